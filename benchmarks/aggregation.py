@@ -1,16 +1,10 @@
 """The cost of aggregating a round of replies, with this project's strategy and with Flower's own FedAvg.
 
-One side is Flower's FedAvg. The other sides are `SelectionStrategy` with `uniform` and with `adaptive-osmd`.
-Both also check every update and compute its norm, from which `adaptive-osmd` learns. All sides get the same
-messages with serialised float32 arrays. The benchmark measures ``aggregate_train``, the work between the last
-reply and the new model.
-
-The sides take turns on one thread, so that all run under the same load. The table has the median and the
-range over the repeats. The peak memory of each side is measured in a process of its own, without the memory
-of the replies.
-
-For ``--layout`` see `shapes`. ``--payloads`` is the number of different models among the replies. With fewer
-payloads than replies, several replies share the bytes of one model, which saves memory.
+The other sides are `SelectionStrategy` with `uniform` and with `adaptive-osmd`, which also check every update
+and compute its norm. All sides get the same messages with serialised float32 arrays, and take turns on one
+thread. The work between the last reply and the new model is measured, ``aggregate_train``. The peak memory of
+each side is measured in a process of its own, without the memory of the replies. With fewer payloads than
+replies, several replies share the bytes of one model, which saves memory.
 """
 
 import logging
@@ -58,11 +52,9 @@ class Row(NamedTuple):
 
 
 def shapes(layout: str, parameters: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's arrays, by name.
+    """Return the shapes of a model's arrays, by name: one array, or the layout "layers".
 
-    With layout "one" the model is a single array. With "layers" it has four stages of three layers each. A
-    stage is about four times as large as the stage before, as in a residual network. Rounding to square
-    layers changes the number of parameters a little.
+    This has four stages of three square layers; each is about four times as large as the one before.
     """
     if layout == "one":
         return {"weights": (parameters,)}
@@ -99,10 +91,7 @@ def flower(replies: int) -> Side:
 
 
 def ours(selector: str, arrays: ArrayRecord, replies: int) -> Side:
-    """Return the side of this project with a selector.
-
-    There are as many clients as `replies`, and all are selected, so that all sides get the same replies.
-    """
+    """Return the side of this project with a selector, which selects all of `replies` clients."""
     polling = Polling(ask_status=False)
     strategy = SelectionStrategy(selector, clients_per_round=replies, num_rounds=100, polling=polling)
     grid = InProcessGrid(lambda message, _: message, ({} for _ in range(replies)))  # never sends
@@ -137,10 +126,7 @@ def seconds(side: Side, round: int, payloads: Sequence[ArrayRecord]) -> float:
 
 
 def peak(side: Side, payloads: Sequence[ArrayRecord]) -> float:
-    """Return how many MB the resident memory grows while a side aggregates a round, up to its peak.
-
-    The growth is measured in a forked process, from the moment at which the process holds the replies.
-    """
+    """Return how many MB a forked process grows, up to its peak, while a side aggregates a round."""
 
     def measure(queue: Any) -> None:
         replies = answers(side.ask(1), payloads)
@@ -160,17 +146,9 @@ def peak(side: Side, payloads: Sequence[ArrayRecord]) -> float:
 
 
 def compare(
-    replies: int,  # number of replies in a round
-    parameters: int,  # approximate number of parameters of the model
-    layout: str,  # one of `LAYOUTS`
-    payloads: int,  # number of different models among the replies, >= 1
-    repeats: int,  # number of measured rounds, >= 1
-    selectors: Sequence[str],  # selectors of this project's sides
+    replies: int, parameters: int, layout: str, payloads: int, repeats: int, selectors: Sequence[str]
 ) -> list[Row]:
-    """Measure all sides as the module's docstring says.
-
-    Call this in a process whose linear algebra has one thread.
-    """
+    """Measure all sides as the module's docstring says, in a process whose linear algebra has one thread."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # `Message` needs these ids
     arrays, sent = models(layout, parameters, payloads)

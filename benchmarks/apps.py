@@ -24,10 +24,9 @@ clientapp = "{module}:client"
 
 
 def write_app(folder: Path, config: Mapping[str, object], *sources: Path) -> Path:
-    """Write an app into a new folder, and return the folder.
+    """Write an app of the files `sources` into a new folder, and return the folder.
 
-    The last of `sources`, the files to copy, has the `server` and the `client`. `config` are the settings of
-    a run, with their defaults.
+    The last file has the `server` and the `client`. `config` are the settings of a run, with their defaults.
     """
     folder.mkdir()
     text = PYPROJECT.format(module=sources[-1].stem)

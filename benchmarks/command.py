@@ -22,23 +22,28 @@ bench = typer.Typer(
 )
 
 
+def _option(help: str, *names: str) -> Any:
+    return typer.Option(*names, help=help)
+
+
+def _count(help: str) -> Any:
+    return typer.Option(min=1, help=help)
+
+
 def _finite_option(help: str, **limits: Any) -> Any:
     """Return an option for a finite number within limits, see `Finite`."""
     return typer.Option(click_type=Finite(**limits), help=help)
 
 
-Rounds = Annotated[int, typer.Option(min=1, help="Rounds of each measurement.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")]
+Rounds = Annotated[int, _count("Rounds of each measurement.")]
+Seeds = Annotated[int, _count("Number of seeds.")]
+Json = Annotated[bool, _option("Print JSON instead of the table.", "--json")]
 NoStock = Annotated[
     bool,
-    typer.Option(
-        "--no-stock",
-        help="Leave out stock Flower, to which every user of this machine can submit runs.",
-    ),
+    _option("Leave out stock Flower, to which every user of this machine can submit runs.", "--no-stock"),
 ]
 Names = Annotated[list[str] | None, typer.Argument(show_default=False)]
-Jobs = Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")]
+Jobs = Annotated[int, _count("Processes, of one thread each.")]
 Data = Annotated[
     Path | None,
     typer.Option(
@@ -47,7 +52,7 @@ Data = Annotated[
         help="Folder with mnist.npz and the other data files that experiments need.",
     ),
 ]
-Out = Annotated[Path, typer.Option(help="Folder for tables, figures and the results of every seed.")]
+Out = Annotated[Path, _option("Folder for tables, figures and the results of every seed.")]
 
 
 @bench.callback()
@@ -62,29 +67,24 @@ def _command_of_experiments(name: str, summary: str) -> None:
     def run(
         experiments: Names = None,
         seeds: Annotated[
-            int | None,
-            typer.Option(min=1, help="Seeds of each experiment. (default: as the experiment defines)"),
+            int | None, _count("Seeds of each experiment. (default: as the experiment defines)")
         ] = None,
         jobs: Jobs = 1,
         data: Data = None,
         out: Out = Path("runs/papers"),
         quick: Annotated[
             bool,
-            typer.Option(
-                "--quick",
-                help="Run a small form of each experiment: one seed, about a minute, into OUT/quick.",
+            _option(
+                "Run a small form of each experiment: one seed, about a minute, into OUT/quick.", "--quick"
             ),
         ] = False,
         fresh: Annotated[
-            bool, typer.Option("--fresh", help="Repeat the seeds that an earlier run has finished.")
+            bool, _option("Repeat the seeds that an earlier run has finished.", "--fresh")
         ] = False,
         record: Annotated[
-            bool,
-            typer.Option(
-                "--record", help="Write the results to results/NAME.json (see `cohort bench results`)."
-            ),
+            bool, _option("Write the results to results/NAME.json (see `cohort bench results`).", "--record")
         ] = False,
-        list_them: Annotated[bool, typer.Option("--list", help="List the experiments, and stop.")] = False,
+        list_them: Annotated[bool, _option("List the experiments, and stop.", "--list")] = False,
     ) -> None:
         from benchmarks import experiments as every
         from benchmarks.experiments.command import list_experiments, run_experiments
@@ -113,14 +113,13 @@ _command_of_experiments(
 def results(
     experiments: Names = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Write docs/results.md and docs/results/ from the data files.")
+        bool, _option("Write docs/results.md and docs/results/ from the data files.", "--write")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare pages, digests and a sample of seeds with the code.")
+        bool, _option("Compare pages, digests and a sample of seeds with the code.", "--check")
     ] = False,
     renew: Annotated[
-        bool,
-        typer.Option("--renew", help="Rerun one seed of each outdated file, and renew its digest if equal."),
+        bool, _option("Rerun one seed of each outdated file, and renew its digest if equal.", "--renew")
     ] = False,
     measure: Annotated[
         str, typer.Option(metavar="COMMAND", help='Run and record a benchmark: "selection --sizes 1e4".')
@@ -153,15 +152,12 @@ def results(
 
 @bench.command()
 def rounds(
-    nodes: Annotated[str, typer.Option(help="Numbers of nodes of a federation, with commas.")] = "4",
-    per_round: Annotated[
-        int | None, typer.Option(min=1, help="Clients that train in a round. (default: all)")
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each kind, in turns of three.")] = 12,
+    nodes: Annotated[str, _option("Numbers of nodes of a federation, with commas.")] = "4",
+    per_round: Annotated[int | None, _count("Clients that train in a round. (default: all)")] = None,
+    rounds: Annotated[int, _count("Rounds of each kind, in turns of three.")] = 12,
     no_stock: NoStock = False,
     profile: Annotated[
-        bool,
-        typer.Option("--profile", help="Print instead how many CPU seconds each program takes in a round."),
+        bool, _option("Print instead how many CPU seconds each program takes in a round.", "--profile")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -184,8 +180,8 @@ def rounds(
 
 @bench.command()
 def messages(
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of each federation.")] = 2,
-    rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 8,
+    nodes: Annotated[int, _count("Nodes of each federation.")] = 2,
+    rounds: Annotated[int, _count("Measured rounds.")] = 8,
     no_stock: NoStock = False,
     as_json: Json = False,
 ) -> None:
@@ -197,9 +193,9 @@ def messages(
 
 @bench.command()
 def models(
-    megabytes: Annotated[str, typer.Option(help="Megabytes of the model, with commas, each >= 1.")] = "100",
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of each federation.")] = 5,
-    rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
+    megabytes: Annotated[str, _option("Megabytes of the model, with commas, each >= 1.")] = "100",
+    nodes: Annotated[int, _count("Nodes of each federation.")] = 5,
+    rounds: Annotated[int, _count("Measured rounds.")] = 3,
     no_stock: NoStock = False,
     stock_up_to: Annotated[
         float, _finite_option("Megabytes of the largest model that stock Flower gets.", min=0)
@@ -215,7 +211,7 @@ def models(
 
 @bench.command()
 def networks(
-    networks: Annotated[str, typer.Option(help="cnn, resnet18, with commas.")] = "cnn,resnet18",
+    networks: Annotated[str, _option("cnn, resnet18, with commas.")] = "cnn,resnet18",
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda. (default: cuda if there is a GPU)", show_default=False)
     ] = None,
@@ -234,9 +230,7 @@ def networks(
 
 @bench.command()
 def half_precision(
-    tasks: Annotated[
-        str, typer.Option(help="digits, mnist, mnist-mlp, with commas.")
-    ] = "digits,mnist,mnist-mlp",
+    tasks: Annotated[str, _option("digits, mnist, mnist-mlp, with commas.")] = "digits,mnist,mnist-mlp",
     seeds: Seeds = 10,
     data: Data = None,
     as_json: Json = False,
@@ -249,16 +243,16 @@ def half_precision(
 
 @bench.command()
 def devices(
-    nodes: Annotated[int, typer.Option(min=1, help="Simulated devices that are online.")] = 1000,
-    per_round: Annotated[int, typer.Option(min=1, help="Devices that train in a round.")] = 50,
-    rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 20,
+    nodes: Annotated[int, _count("Simulated devices that are online.")] = 1000,
+    per_round: Annotated[int, _count("Devices that train in a round.")] = 50,
+    rounds: Annotated[int, _count("Measured rounds.")] = 20,
     megabytes: Annotated[float, _finite_option("Megabytes of the model, > 0.", min=0, min_open=True)] = 1.0,
-    layers: Annotated[int, typer.Option(min=1, help="Arrays of the model.")] = 4,
+    layers: Annotated[int, _count("Arrays of the model.")] = 4,
     delay: Annotated[float, _finite_option("Seconds that a device takes to train.", min=0)] = 0.0,
     leaves: Annotated[float, _finite_option("Devices that leave in a minute, without a sign.", min=0)] = 0.0,
     away: Annotated[float, _finite_option("Seconds until such a device is back.", min=0)] = 10.0,
-    processes: Annotated[int, typer.Option(min=1, help="Processes of the load generator.")] = 1,
-    selector: Annotated[str, typer.Option(help="Selector of the run.")] = "uniform",
+    processes: Annotated[int, _count("Processes of the load generator.")] = 1,
+    selector: Annotated[str, _option("Selector of the run.")] = "uniform",
     as_json: Json = False,
 ) -> None:
     """Measure rounds with many simulated devices."""
@@ -275,16 +269,14 @@ def devices(
 
 @bench.command()
 def aggregation(
-    replies: Annotated[int, typer.Option(min=1, help="Replies of a round.")] = 100,
+    replies: Annotated[int, _count("Replies of a round.")] = 100,
     parameters: Annotated[float, _finite_option("Parameters of the model.", min=1)] = 1e7,
-    layout: Annotated[
-        str, typer.Option(help="Arrays of the model: one, or layers as in a ResNet.")
-    ] = "layers",
+    layout: Annotated[str, _option("Arrays of the model: one, or layers as in a ResNet.")] = "layers",
     payloads: Annotated[
-        int | None, typer.Option(min=1, help="Different models among the replies. (default: all differ)")
+        int | None, _count("Different models among the replies. (default: all differ)")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 5,
-    selectors: Annotated[str, typer.Option(help="Selectors, with commas.")] = "uniform,adaptive-osmd",
+    repeats: Annotated[int, _count("Measured rounds.")] = 5,
+    selectors: Annotated[str, _option("Selectors, with commas.")] = "uniform,adaptive-osmd",
     as_json: Json = False,
 ) -> None:
     """Measure the aggregation of large models, beside FedAvg."""
@@ -299,11 +291,9 @@ def aggregation(
 
 @bench.command()
 def selection(
-    sizes: Annotated[str, typer.Option(help="Numbers of clients, with commas.")] = "1e4,1e5,1e6,1e7",
-    names: Annotated[str, typer.Option(help="Selectors and peers, with commas. (default: all)")] = "",
-    every: Annotated[
-        bool, typer.Option("--all", help="Measure every selector in every scenario that it has.")
-    ] = False,
+    sizes: Annotated[str, _option("Numbers of clients, with commas.")] = "1e4,1e5,1e6,1e7",
+    names: Annotated[str, _option("Selectors and peers, with commas. (default: all)")] = "",
+    every: Annotated[bool, _option("Measure every selector in every scenario that it has.", "--all")] = False,
     seconds: Annotated[float, _finite_option("CPU seconds of each cell.", min=0)] = 2.0,
     as_json: Json = False,
 ) -> None:
@@ -316,10 +306,10 @@ def selection(
 
 @bench.command()
 def population(
-    sizes: Annotated[str, typer.Option(help="Numbers of clients, with commas, each >= 200.")] = "1e4,1e5,1e6",
-    names: Annotated[str, typer.Option(help="Selectors, with commas.")] = "forecast",
-    path: Annotated[str, typer.Option(help="simulator, grid or all.")] = "all",
-    rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 5,
+    sizes: Annotated[str, _option("Numbers of clients, with commas, each >= 200.")] = "1e4,1e5,1e6",
+    names: Annotated[str, _option("Selectors, with commas.")] = "forecast",
+    path: Annotated[str, _option("simulator, grid or all.")] = "all",
+    rounds: Annotated[int, _count("Measured rounds.")] = 5,
     as_json: Json = False,
 ) -> None:
     """Measure each part of a round among 10^4 to 10^6 clients."""
@@ -334,20 +324,18 @@ def population(
 
 @bench.command()
 def throughput(
-    workload: Annotated[str, typer.Option(help="W1, W2, W3, W4 or all (the first three).")] = "all",
-    engines: Annotated[str, typer.Option(help="Engines, with commas. (default: all)")] = "",
+    workload: Annotated[str, _option("W1, W2, W3, W4 or all (the first three).")] = "all",
+    engines: Annotated[str, _option("Engines, with commas. (default: all)")] = "",
     seconds: Annotated[float, _finite_option("Seconds that each engine runs.", min=0, min_open=True)] = 6.0,
-    turns: Annotated[
-        int, typer.Option(min=1, help="Blocks of rounds that these seconds are split into.")
-    ] = 5,
+    turns: Annotated[int, _count("Blocks of rounds that these seconds are split into.")] = 5,
     data: Annotated[
         Path | None, typer.Option(help="Draw samples from this .npz. (default: noise)", dir_okay=False)
     ] = None,
     peers_python: Annotated[
-        Path, typer.Option(help="Interpreter that has the packages of benchmarks/peers.txt.")
+        Path, _option("Interpreter that has the packages of benchmarks/peers.txt.")
     ] = Path(".peers/bin/python"),
     check: Annotated[
-        bool, typer.Option("--check", help="Compare the models that the engines train, and measure nothing.")
+        bool, _option("Compare the models that the engines train, and measure nothing.", "--check")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -378,11 +366,9 @@ def over_selection(rounds: Rounds = 4000, seeds: Seeds = 5, as_json: Json = Fals
 @bench.command()
 def time_to_accuracy(
     seeds: Seeds = 5,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="One setting, two seeds, a tenth of the time.")
-    ] = False,
+    quick: Annotated[bool, _option("One setting, two seeds, a tenth of the time.", "--quick")] = False,
     processes: Annotated[
-        bool, typer.Option("--processes", help="Real client processes that sleep, beside their simulation.")
+        bool, _option("Real client processes that sleep, beside their simulation.", "--processes")
     ] = False,
     devices: Annotated[
         Path | None,
@@ -413,7 +399,7 @@ def advice(
     seeds: Seeds = 20,
     rounds: Rounds = 150,
     clients: Annotated[int, typer.Option(min=2, help="Number of clients.")] = 50,
-    per_round: Annotated[int, typer.Option(min=1, help="Clients that are drawn in a round.")] = 5,
+    per_round: Annotated[int, _count("Clients that are drawn in a round.")] = 5,
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:

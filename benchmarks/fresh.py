@@ -20,10 +20,7 @@ _CODE = (
 
 
 def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function in a new process whose linear algebra has one thread, and return the function's result.
-
-    See `call_with`.
-    """
+    """Call a function in a new process whose linear algebra has one thread, and return its result."""
     return call_with({}, function, *args, **kwargs)
 
 
@@ -32,11 +29,8 @@ def call_with(
 ) -> T:
     """Call a function as `call` does, with further environment variables.
 
-    The function must be at the top level of a module, and must not print. The arguments and the result must
-    be picklable.
-
-    Raises subprocess.CalledProcessError if the function raises an exception. The traceback is printed to
-    standard error.
+    It must be at the top level of a module, and not print; arguments and result must be picklable. Raises
+    subprocess.CalledProcessError if it fails; the traceback goes to standard error.
     """
     done = subprocess.run(
         [sys.executable, "-c", _CODE],

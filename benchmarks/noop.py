@@ -1,10 +1,8 @@
 """A Flower app whose clients do not train; the benchmarks of rounds, of messages and of large models copy it.
 
-The rounds come in turns N = 1, 2, and so on. In each turn, the ServerApp waits for the file ``turn-N.json``.
-The file says how many rounds the turn has, whether each of them first polls all clients, and whether the turn
-is the last. The ServerApp runs these rounds, and writes the seconds of each round to ``done-N.json``. A
-client may report the CPU seconds of its handler as the metric ``cpu``; ``done-N.json`` also has the sum of
-these seconds over the turn.
+The rounds come in turns N = 1, 2, and so on. In each, the ServerApp waits for the file ``turn-N.json``, which
+says how many rounds the turn has, whether each of them first polls all clients, and whether it is the last
+turn. The seconds of each round go to ``done-N.json``, with the sum of the clients' metric ``cpu``.
 """
 
 import json

@@ -1,25 +1,15 @@
 """The cost of over-selection: the first replies are not a random sample, so the aggregate is biased.
 
 M clients differ in speed. The update u_m of client m is the sum of a common vector, a second common vector
-times m's speed, and m's own random vector. Each round adds noise. A round needs the replies of K clients. It
-either selects K clients and waits for all of them, or selects more clients and continues with the first K
-replies.
+times m's speed, and m's own random vector; each round adds noise. A round selects K clients and waits for
+all, or selects more and continues with the first K replies. The two errors of the aggregate are relative to
+its target Σ λ_m u_m: the bias ‖mean error over the rounds‖ / ‖Σ λ_m u_m‖, and the RMSE of a single round.
+Both leave out the first quarter of the rounds, in which the response rates are learned.
 
-The table has the duration of a round and two errors of the aggregate relative to its target Σ λ_m u_m: the
-relative bias ‖mean error over the rounds‖ / ‖Σ λ_m u_m‖, and the relative RMSE of a single round. Both leave
-out the first quarter of the rounds, in which the response rates are learned.
-
-S' of the S selected clients reply, and client m has the weight c_m before the correction for missing replies.
-There are three ways to correct the weights:
-
-- ``equal``: `Selector.finalize` alone multiplies each weight by S/S'. This is unbiased if all clients reply
-  in time equally often.
-- ``rates``: `ResponseRates` divides each weight by the client's estimated response rate ρ_m, and normalises
-  the weights.
-- ``not normalised``: `ResponseRates` with ``normalised=False`` gives c_m/ρ_m.
-
-If slow clients hardly ever reply in time, no weights remove the bias, because their updates are missing.
-docs/results/robustness.md has the results.
+Weights c_m are corrected for S' replies of S clients in three ways. ``equal`` (`Selector.finalize`)
+multiplies each by S/S', which is unbiased if all clients reply in time equally often. ``rates``
+(`ResponseRates`) divides each by the client's estimated response rate and normalises; ``not normalised`` does
+not. If slow clients hardly ever reply in time, no weights remove the bias, because their updates are missing.
 """
 
 import math
@@ -55,12 +45,7 @@ class Row(NamedTuple):
 class Federation:
     """Clients that differ in speed, size and data.
 
-    Parameters
-    ----------
-    seed : int
-        Seed of the federation and of all its random draws.
-    spread : float
-        Standard deviation over the clients of the logarithm of their typical reply time, >= 0.
+    `spread` is the standard deviation over the clients of the logarithm of their typical reply time, >= 0.
     """
 
     def __init__(self, seed: int, spread: float) -> None:
@@ -81,14 +66,11 @@ class Federation:
         return times <= last, float(last)
 
 
-def play(
-    seed: int,  # seed of the federation and of the selector
-    name: str,  # name of the selector
-    spread: float,
-    factor: float,  # number of selected clients divided by K, >= 1
-    rounds: int,  # number of rounds. The first quarter does not count for the bias and the RMSE.
-) -> tuple[float, Floats]:
-    """Return the mean duration of a round, and an array (len(WAYS), 2) of relative bias and relative RMSE."""
+def play(seed: int, name: str, spread: float, factor: float, rounds: int) -> tuple[float, Floats]:
+    """Return the mean duration of a round, and an array (len(WAYS), 2) of relative bias and relative RMSE.
+
+    `factor` is the number of selected clients divided by K. The first quarter of the rounds does not count.
+    """
     federation, rates = Federation(seed, spread), ResponseRates(M)
     plain = ResponseRates(M, normalised=False)
     selector = create(name, M, client_sizes=federation.sizes, clients_per_round=K, seed=seed)
@@ -98,11 +80,7 @@ def play(
         responded, time = federation.answer(selection)
         who = selection.clients
         weights = selector.finalize(selection, responded)
-        ways = (
-            weights,
-            rates.correct(weights, who, responded),
-            plain.correct(weights, who, responded),
-        )
+        ways = (weights, rates.correct(weights, who, responded), plain.correct(weights, who, responded))
         rates.observe(who, responded)
         plain.observe(who, responded)
         noise = federation.rng.standard_normal((who.size, D)) / math.sqrt(D)

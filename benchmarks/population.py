@@ -1,19 +1,15 @@
 """Milliseconds of each part of a round, by the number of clients M: which parts grow with M.
 
-K = 100 clients train in a round. In round 1 all clients are available. In each later round about half of the
-clients are available. From round 3 on, about a tenth of all clients come or go in each round (a Markov
-chain). The training is almost free: in the simulator, a client takes one or two steps on its only sample,
-which has eight features; on the Grid, a client returns the model with one number changed. So the table shows
-the cost of everything else.
-
-- ``simulator``: `simulation.simulator.Simulator`. Its clients are rows of arrays.
-- ``grid``: `strategies.SelectionStrategy` on the in-process Grid. The clients are nodes, whose status the
-  server does not ask. The row "nodes (Flower's part)" is the time in which the Grid lists the nodes, as
-  Flower's SuperLink does; a strategy has no other way to learn which nodes are online.
+K = 100 clients train in a round. In round 1 all clients are available, later about half; from round 3 on, a
+tenth of all clients come or go in each round (a Markov chain). The training is almost free, so the table
+shows the cost of everything else: in the simulator (``simulator``), a client takes one or two steps on its
+only sample of eight features; on the in-process Grid (``grid``), it returns the model with one number
+changed. There the row "nodes (Flower's part)" is the time in which the Grid lists the nodes, as Flower's
+SuperLink does; a strategy has no other way to learn which nodes are online.
 
 Both paths have the guard, write the history, and save a checkpoint after each round. Each column is measured
-in a process of its own. The times are medians of the CPU times of all rounds but round 1. A part does not
-include the time of other parts that it calls.
+in a process of its own, as medians of the CPU times of all rounds but round 1, without the other parts that a
+part calls.
 """
 
 import logging
@@ -154,10 +150,7 @@ class _Changing(Markov):
 def _simulator(
     parts: Parts, selector: str, m: int, rounds: int, folder: Path
 ) -> Callable[[Callable[[], None]], None]:
-    """Return a function that runs the rounds in the simulator.
-
-    The argument of the returned function is called after each round.
-    """
+    """Return a function that runs the rounds in the simulator, and calls its argument after each."""
     parts.measure("training", Softmax, "train", "losses")
     rng = np.random.default_rng(0)
     labels = rng.integers(CLASSES, size=m)
@@ -192,10 +185,7 @@ def _simulator(
 def _grid(
     parts: Parts, selector: str, m: int, rounds: int, folder: Path
 ) -> Callable[[Callable[[], None]], None]:
-    """Return a function that runs the rounds on the in-process Grid.
-
-    The argument of the returned function is called after each round.
-    """
+    """Return a function that runs the rounds on the in-process Grid, and calls its argument after each."""
     parts.measure("nodes (Flower's part)", InProcessGrid, "get_nodes", "get_node_ids")
     parts.measure("attendance", Attendance, "available", "wait_for_first")
     parts.measure("roster to selector", SelectorClients, "create", "update")

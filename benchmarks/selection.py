@@ -60,8 +60,7 @@ class Cell(NamedTuple):
 class TextbookOSMD:
     """Adaptive-OSMD as printed in its paper (Zhao et al.): each expert has a dense array of probabilities.
 
-    The distributions are projected with the paper's Algorithm 2, which sorts all weights, and the clients are
-    drawn with NumPy's ``choice``.
+    They are projected with Algorithm 2, which sorts all weights, and drawn with NumPy's ``choice``.
     """
 
     def __init__(
@@ -99,10 +98,10 @@ class TextbookOSMD:
         self.theta /= self.theta.sum()
 
     def project(self, weights: Floats) -> Floats:
-        """Return the projection of weights (M,) onto the distributions with all probabilities >= alpha/M.
+        """Project weights (M,) onto the distributions with probabilities >= alpha/M (Algorithm 2).
 
-        This is Algorithm 2 of the paper. In ascending order of the weights, ``first`` is the first rank whose
-        projected weight is above the floor alpha/M. The clients before this rank get the floor.
+        In ascending order of the weights, ``first`` is the first rank whose projected weight is above the
+        floor.
         """
         m = weights.size
         ascending = np.sort(weights)
@@ -116,11 +115,10 @@ class TextbookOSMD:
 class ListScheduler:
     """Utility-based selection over a dict of clients, as in Oort's published scheduler (Lai et al. 2021).
 
-    In each round a Python loop scores every client that was selected before. The score is the client's
-    utility (norm times data size), clipped at a quantile and scaled, plus a bonus that depends on the round
-    in which the client was last selected. The scores are sorted, and some clients are drawn among those with
-    nearly the best scores. The other clients of the round are drawn among the clients that were never
-    selected, in proportion to their data sizes.
+    A loop scores every client that was selected before: its utility (norm times data size), clipped at a
+    quantile and scaled, plus a bonus for the round in which it was last selected. Some clients are drawn
+    among those with nearly the best scores, the others among those never selected, in proportion to their
+    data sizes.
     """
 
     def __init__(self, sizes: Floats, rng: np.random.Generator) -> None:
@@ -169,10 +167,7 @@ class ListScheduler:
 
 
 def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
-    """Return a function that creates a peer, and returns a function that plays a round.
-
-    The latter takes the number of the round, and returns the CPU seconds of the peer.
-    """
+    """Return a function that creates a peer, and returns a function: round -> CPU seconds of the peer."""
 
     def make(sizes: Floats, norms: Floats, rng: np.random.Generator) -> Callable[[int], float]:
         scheduler = kind(sizes, rng)
@@ -192,15 +187,11 @@ def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
 
 
 def ours(
-    name: str,  # name of the selector
-    scenario: str,  # a key of `SCENARIOS`
-    sizes: Floats,  # (M,) data sizes and mean norms of the clients
-    norms: Floats,
-    rng: np.random.Generator,
+    name: str, scenario: str, sizes: Floats, norms: Floats, rng: np.random.Generator
 ) -> Callable[[int], float]:
-    """Create one of this project's selectors; return a function that plays a round.
+    """Create one of this project's selectors; return a function: round -> CPU seconds of the selector.
 
-    The function takes the number of the round, and returns the CPU seconds of the selector.
+    `scenario` is a key of `SCENARIOS`; `sizes` and `norms` (M,) are the clients' data sizes and mean norms.
     """
     m = sizes.size
     settings = SETTINGS.get(name, {}) | per_client(name, m, rng) | OF_SETTING.get(scenario, {})
@@ -248,10 +239,7 @@ def ours(
 
 
 def per_client(name: str, m: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Return values (M,) for each per-client setting that has no default.
-
-    Integers are groups from 0 to 99. Other values are lognormal, and clipped to the range of the setting.
-    """
+    """Return values (M,) for per-client settings without a default: groups from 0 to 99, or lognormal."""
     return {
         setting: rng.integers(0, 100, m)
         if kind.integer
@@ -303,9 +291,8 @@ def compare(
 ) -> Iterator[dict[str, Any]]:
     """Yield each cell, for about `seconds` CPU seconds each.
 
-    Without `names`, all selectors and peers are measured. With `every`, every selector is measured in every
-    scenario that is possible for it. Otherwise, this is done for the selectors in `IN_ALL_SCENARIOS`, and the
-    others are measured only in the scenario in which all clients are available.
+    Without `names`, all selectors and peers are measured; selectors that are not in `IN_ALL_SCENARIOS` only
+    in the scenario in which all clients are available, unless `every`.
     """
     rows = [
         name + scenario

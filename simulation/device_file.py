@@ -11,15 +11,7 @@ from strategies.json_text import parse_json
 
 
 def read_devices(path: str | Path) -> dict[str, Any]:
-    """Return the entry of each device, by name; in numerical order if all names are whole numbers.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-    ValueError
-        If the file is not a JSON object with at least one entry.
-    """
+    """Return each device's entry, by name, in numerical order if all are numbers; ValueError, OSError."""
     try:
         content = parse_json(Path(path).read_bytes())
     except ValueError as error:

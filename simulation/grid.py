@@ -3,17 +3,17 @@
 In this folder only this file and `lazy_array` use Flower's private API.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from logging import ERROR
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import LoadClientAppError
 from flwr.common import log
 from flwr.common.constant import ErrorCode
@@ -22,19 +22,13 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from strategies.flower.contents import of_kind
+from strategies.flower.arrays import of_kind
+from strategies.flower.exchanges import Clock
 from strategies.flower.traffic import num_array_bytes
 
+from .availability import Availability
 from .lazy_array import Copies, LazyArray
 from .response_times import ResponseTimes
-
-if TYPE_CHECKING:
-    from flwr.app.user_config import UserConfig
-    from flwr.clientapp import ClientApp
-
-    from strategies.flower.exchanges import Clock
-
-    from .availability import Availability
 
 __all__ = ["SUPERLINK", "Handler", "InProcessGrid", "LazyArray", "SimulatedClock"]
 
@@ -353,7 +347,8 @@ class InProcessGrid(Grid):
             for each in (message, own):
                 each.metadata.__dict__["_message_id"] = message_id
             sent_now = _InFlight(inf, number, own)
-            if self._is_online(message.metadata.dst_node_id):
+            node_id = message.metadata.dst_node_id
+            if node_id in self._nodes and (self._online is None or node_id in self._online):
                 sent_now.due = now + self.latency(message)
                 if message.metadata.message_type == _TRAIN and (speed := self.bandwidth(message)) < inf:
                     size = num_array_bytes(message)
@@ -433,9 +428,6 @@ class InProcessGrid(Grid):
             if replies:
                 self._replies[message.metadata.message_id] = replies
 
-    def _is_online(self, node_id: int) -> bool:
-        return node_id in self._nodes and (self._online is None or node_id in self._online)
-
     def _undeliverable(self, sent: _InFlight) -> _InFlight:
         """Return a message in flight whose reply is the SuperLink's error for a node that has left."""
         node_id = sent.message.metadata.dst_node_id
@@ -445,8 +437,6 @@ class InProcessGrid(Grid):
         return _InFlight(due, sent.number, sent.message, error)
 
     def _latency_of(self, times: ResponseTimes) -> Callable[[Message], float]:
-        """Return a latency that is the response time for TRAIN messages and 0 for all others."""
-
         def latency(message: Message) -> float:
             if message.metadata.message_type != _TRAIN:
                 return 0.0

@@ -1,17 +1,13 @@
 """Copies messages for an in-process grid. The copied arrays are serialised only if their bytes are read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, Message, RecordDict
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 _T = TypeVar("_T")
 _NUMPY = "numpy.ndarray"  # Flower's name of the format of `numpy.save`
@@ -79,10 +75,7 @@ LazyArray.__qualname__ = Array.__qualname__  # the name that Flower serialises
 
 
 class Copies:
-    """Copies each message for its receiver and decodes the model once for all receivers.
-
-    If ``frozen``, receivers share read-only arrays; otherwise each receiver gets copies.
-    """
+    """Copies messages for receivers, decoding the model once. ``frozen``: they share read-only arrays."""
 
     def __init__(self, frozen: bool) -> None:
         self._frozen = frozen

@@ -1,7 +1,5 @@
 """Measured speeds of devices, from FedScale's file ``client_device_capacity`` as JSON, see `device_file`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,19 +23,12 @@ class DeviceSpeeds(NamedTuple):
     """(D,) kilobits that a device transfers in a second, > 0."""
 
     def seconds(self, samples: float, megabytes: float) -> Floats:
-        """Return (D,) the seconds of each device for a round, as FedScale's simulator computes them.
-
-        In a round, a client trains on ``samples`` (steps × batch size), and receives and sends ``megabytes``
-        (10^6 bytes).
-        """
+        """Return (D,) the seconds of a round of ``samples`` and ``megabytes`` each way, as FedScale does."""
         found: Floats = PASSES * samples * self.milliseconds / 1000 + megabytes * 8000 / self.kilobits
         return found
 
-    def assigned(self, num_clients: int, seed: int) -> DeviceSpeeds:
-        """Return the devices (M,) of the clients. A device is used twice only after all were used once.
-
-        ``seed`` is the seed of the order of the devices, >= 0.
-        """
+    def assigned(self, num_clients: int, seed: int) -> "DeviceSpeeds":
+        """Return (M,) the clients' devices by ``seed`` >= 0; all are used once before one is used twice."""
         order = generator(seed, 0, "device speeds").permutation(self.milliseconds.size)
         places = np.resize(order, num_clients)
         return DeviceSpeeds(self.milliseconds[places], self.kilobits[places])
@@ -49,11 +40,8 @@ def read_device_speeds(path: str | Path) -> DeviceSpeeds:
     The object of a device has ``computation``, in milliseconds for one sample, and ``communication``, in
     kilobits a second; both > 0. All other entries are ignored. Devices are in the order of `read_devices`.
 
-    Raises
-    ------
-    OSError, ValueError
-        As `read_devices`, or if an entry is missing or not > 0. The message names the file, the device, the
-        entry, its value and what is allowed.
+    Raises the errors of `read_devices`, and a ValueError if an entry is missing or not > 0. The message names
+    the file, the device, the entry, its value and what is allowed.
     """
     if (size := Path(path).stat().st_size) > LARGEST:
         raise ValueError(f"{path}: has {size} bytes: must have at most {LARGEST}")

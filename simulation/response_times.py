@@ -1,18 +1,13 @@
 """When clients reply, which clients drop out, and the effect of a deadline; in simulated seconds."""
 
-from __future__ import annotations
-
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from strategies.numerics.arrays import Bools, Floats, Ints
 from strategies.numerics.streams import generator
-
-if TYPE_CHECKING:
-    from strategies.rounds.waiting.wait_time import Wait
+from strategies.rounds.waiting.wait_time import Wait
 
 
 class ResponseTimes:
@@ -99,10 +94,7 @@ class ResponseTimes:
         """(M,) seconds of each client without jitter."""
 
     def seconds(self, round: int, clients: npt.ArrayLike | None = None) -> Floats:
-        """Return (S,) the time of each client in a round >= 1, inf for clients that drop out.
-
-        ``clients`` are indexes, 0 to M - 1 (default: all clients).
-        """
+        """Return (S,) the seconds of ``clients`` (default: all) in a round >= 1; inf for who drops out."""
         if round < 1:
             raise ValueError(f"round = {round}: must be >= 1")
         indexes = np.arange(self.num_clients) if clients is None else np.asarray(clients, dtype=np.int64)
@@ -143,18 +135,10 @@ def arrivals(
 
     The time is inf if a reply for which the round waits never comes, and there is no deadline.
 
-    Parameters
-    ----------
-    seconds : ndarray, shape (S,)
-        When each client replies, inf for never.
-    deadline : float
-        The round ends after this many seconds at the latest.
-    enough : int, optional
-        The round ends at the ``enough``-th reply, >= 1 (default: all); replies that arrive at that moment
-        count too.
-    wait : Wait, optional
-        Learns how long each client takes, and may end the round earlier, but not while the round lacks the
-        quorum.
+    ``seconds`` (S,): When each client replies, inf for never. ``deadline``: the round ends after this many
+    seconds at the latest. ``enough``: the round ends at the ``enough``-th reply, >= 1 (default: all); replies
+    that arrive at that moment count too. ``wait``: Learns how long each client takes, and may end the round
+    earlier, but not while the round lacks the quorum.
     """
     if seconds.size == 0:
         return np.zeros(0, dtype=np.bool_), 0.0

@@ -9,46 +9,66 @@ they join. For the same numbers here, wrap the availability in `simulation.avail
 Groups are numbered as in `SelectionStrategy`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf, nan
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from strategies.clients.overrides import Groups, numbered
+from strategies.flower.arrays import to_record
+from strategies.numerics.arrays import Floats, Ints
 from strategies.options import Budget, Budgets, Buffered, Eligible, Faults, Overrides
 from strategies.rounds.control_variates import create_variates
 from strategies.rounds.guard.claimed_sizes import ClientSizes, judged_sizes
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.record import RoundRecord, with_remarks
 from strategies.rounds.seeds import evaluators
+from strategies.rounds.stages import Outcome
 from strategies.selectors import Selector, create, selector_type, settings_of_run
 from strategies.server_steps.compatibility import check_buffered, check_masked
-from strategies.server_steps.step import ServerStep
+from strategies.server_steps.replies import contributions_of
+from strategies.server_steps.step import ServerStep, Step
 from tasks.base import Arrays, Metrics
 from tasks.federated_data import Dataset, FederatedData
 
-from .flower_step import take_step
-from .kernels import Plan
+from .availability import Availability
+from .grid import InProcessGrid
+from .kernels import Kernel, Plan
+from .response_times import ResponseTimes
 from .run.available_clients import AvailableClients
 from .run.buffered_rounds import BufferedRounds
 from .run.polls import Polls
 from .run.training import Training
 
-if TYPE_CHECKING:
-    from flwr.serverapp.strategy import Strategy
 
-    from strategies.numerics.arrays import Floats, Ints
-    from strategies.rounds.stages import Outcome
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the lines that Flower's strategies log in each round: a simulation has thousands of rounds."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
-    from .availability import Availability
-    from .kernels import Kernel
-    from .response_times import ResponseTimes
+
+def take_step(server: ServerStep, arrays: Arrays, outcome: Outcome) -> Step:
+    """Let the strategy step from the model ``arrays``, given the outcome of a round that is not skipped."""
+    assert outcome.arrays is not None
+    grid, number = InProcessGrid(lambda message, _: message, [{}]), outcome.record.round
+    with _quiet():
+        messages = server.configure(number, to_record(dict(arrays)), ConfigRecord(), grid)
+        return server.step(number, arrays, outcome.arrays, contributions_of(outcome), messages)
+
 
 _MADE_BY = {
     "availability": "an Availability, such as simulation.availability.create('markov', 100, rates=0.3)",
@@ -327,7 +347,6 @@ class Simulator:
 
     @property
     def selector(self) -> Selector:
-        """The selector."""
         return self._logic.selector
 
     @property
@@ -348,7 +367,6 @@ class Simulator:
         return self.history[len(self.history) - num_rounds :]
 
     def step(self) -> RoundRecord:
-        """Run one round."""
         number = self.round + 1
         plan = self._plan_of(number)
         available = self._available.available(number, self._logic)
@@ -438,10 +456,7 @@ class Simulator:
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from the `state_dict` of a simulator that was made with the same arguments.
 
-        Raises
-        ------
-        KeyError, ValueError
-            If the state is that of a simulator with other arguments.
+        Raises a KeyError or ValueError if the state is that of a simulator with other arguments.
         """
 
         def part(prefix: str) -> dict[str, NDArray[Any]]:

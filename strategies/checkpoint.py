@@ -66,15 +66,10 @@ class Checkpoint:
 class CheckpointFolder:
     """The last few checkpoints of one run.
 
-    Parameters
-    ----------
-    path : str or Path
-        The folder. `claim` creates it.
-    keep : int (default: 3)
-        The number of checkpoints to keep, >= 2, so that an earlier one remains if the last one is damaged.
-    report : callable, optional
-        Called with one line of text for each file that is refused and each checkpoint that could not be
-        written. Default: the line is logged as a warning by this module's logger.
+    ``path``: the folder. `claim` creates it. ``keep`` (default: 3): the number of checkpoints to keep, >= 2,
+    so that an earlier one remains if the last one is damaged. ``report``: Called with one line of text for
+    each file that is refused and each checkpoint that could not be written. Default: the line is logged as a
+    warning by this module's logger.
 
     Examples
     --------
@@ -110,12 +105,8 @@ class CheckpointFolder:
 
         The call waits at most ``wait`` seconds for another process to release the folder.
 
-        Raises
-        ------
-        CheckpointError
-            If another process still has the folder after this time.
-        OSError
-            If the folder cannot be created or written to.
+        Raises a CheckpointError if another process still has the folder after this time. Raises an OSError if
+        the folder cannot be created or written to.
         """
         if self._lock is not None:
             return
@@ -140,7 +131,6 @@ class CheckpointFolder:
             left.unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Let other processes claim the folder."""
         if self._lock is not None:
             with suppress(OSError):
                 self._lock.truncate(0)
@@ -148,20 +138,14 @@ class CheckpointFolder:
             self._lock = None
 
     def is_claimed(self) -> bool:
-        """Return whether another process has claimed the folder.
-
-        The process that has the claim must not call this method, because the call would end its claim.
-        """
+        """Return whether another process has claimed the folder. The claimant must not call this method."""
         if not self._lock_file.exists():
             return False
         with self._lock_file.open("a") as lock:
             return not _locked(lock)
 
     def is_abandoned(self) -> bool:
-        """Return whether the last process that claimed the folder ended without `release`.
-
-        The process that has the claim must not call this method.
-        """
+        """Return whether the last claimant ended without `release`. The claimant must not call this."""
         return self._lock_file.exists() and self._lock_file.stat().st_size > 0 and not self.is_claimed()
 
     def last_claim(self) -> int | None:
@@ -186,12 +170,8 @@ class CheckpointFolder:
         disk is full, the error is reported, and all earlier files are kept. The next checkpoint also writes
         the results of this one.
 
-        Raises
-        ------
-        CheckpointError
-            If another process has the folder.
-        TypeError, ValueError
-            If the round is negative, or the checkpoint holds a value that cannot be stored.
+        Raises a CheckpointError if another process has the folder. Raises a TypeError or ValueError if the
+        round is negative, or the checkpoint holds a value that cannot be stored.
         """
         if checkpoint.round < 0:
             raise ValueError(f"round = {checkpoint.round}: must be at least 0")
@@ -214,11 +194,8 @@ class CheckpointFolder:
 
         Return None if there is no checkpoint file. The ``fingerprint`` of this run is compared, if given.
 
-        Raises
-        ------
-        CheckpointError
-            If the last intact checkpoint has another fingerprint; the message lists the differences. Also if
-            there are checkpoint files and none of them is usable.
+        Raises a CheckpointError if the last intact checkpoint has another fingerprint; the message lists the
+        differences. Also if there are checkpoint files and none of them is usable.
         """
         rounds = self.rounds()
         for round in reversed(rounds):
@@ -269,11 +246,7 @@ class CheckpointFolder:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield an open file; at the end of the ``with`` block, this file durably replaces the file ``path``.
-
-    Even after a crash, ``path`` has either its old content or the complete new content. If the block raises
-    an error, ``path`` stays as it is.
-    """
+    """Yield a file that replaces ``path`` durably at the end of the block, or not at all if that fails."""
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:
         with unfinished.open("wb") as file:

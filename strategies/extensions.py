@@ -36,15 +36,10 @@ _loaded: dict[str, list[Path]] = {}  # file, module or entry point -> the files 
 def name_modules(modules: Sequence[str]) -> None:
     """Import files and modules, in this process and in all processes that it starts later.
 
-    Parameters
-    ----------
-    modules : sequence of str
-        Each is the path of a file that ends with ".py", or the dotted name of a module.
+    ``modules``: each is the path of a file that ends with ".py", or the dotted name of a module.
 
-    Raises
-    ------
-    ValueError
-        If a file or module cannot be imported. The message names the file or module, and the reason.
+    Raises a ValueError if a file or module cannot be imported. The message names the file or module, and the
+    reason.
     """
     names = [str(Path(each).expanduser().absolute()) if each.endswith(".py") else each for each in modules]
     for name in names:

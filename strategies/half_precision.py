@@ -13,25 +13,18 @@ that is more. NaN and infinite values stay what they are, so the strategy reject
 of other types than float32 and float64 are sent as they are.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from .clients.reports import NORM, REPORT_NORM
-from .flower.arrays import decode, encode, num_bytes
-from .flower.contents import of_kind
-from .flower.exchanges import ExchangeGrid, GridView
-from .flower.unreadable_replies import readable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from flwr.serverapp import Grid
-    from numpy.typing import NDArray
+from .flower.arrays import decode, encode, num_bytes, of_kind
+from .flower.exchanges import ExchangeGrid, GridView, readable
 
 HALF = "half-precision"
 """Name of the ConfigRecord in a message with rounded arrays. It holds their ``names`` and ``exponents`` e;
@@ -115,7 +108,6 @@ class HalfPrecisionGrid(GridView):
         return halves, note
 
     def _restored(self, reply: Message) -> Message:
-        """Return a reply with w_t plus the update in place of the rounded update."""
         sent = self._sent.get(reply.metadata.reply_to_message_id)
         if sent is None or reply.has_error():
             return reply

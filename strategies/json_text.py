@@ -7,10 +7,8 @@ from typing import Any
 def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 
-    Raises
-    ------
-    ValueError
-        If the text is not JSON, or has so many levels of brackets that Python cannot parse it.
+    Raises a ValueError if the text is not JSON, or has so many levels of brackets that Python cannot parse
+    it.
 
     Examples
     --------

@@ -31,10 +31,16 @@ from .strategy import SelectionStrategy
 VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")
 
 
-def _settings(selector: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(selector: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the arguments of a strategy that are settings of its selector."""
     known = selector_type(selector).allowed_settings()
-    return {name: value for name, value in arguments.items() if name in known}
+    return {name: value for name, value in given.items() if name in known}
+
+
+def _arguments(selector: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `SelectionStrategy` for those of a strategy with this selector."""
+    k, settings = given["clients_per_round"], _settings(selector, given)
+    return {"selector": selector, "clients_per_round": k, "selector_settings": settings, **given["options"]}
 
 
 class Options(TypedDict, total=False):
@@ -69,12 +75,13 @@ class Forecast(SelectionStrategy):
     Parameters
     ----------
     clients_per_round : int
-        K, the number of draws a round (with replacement, so fewer clients may train).
+        K, the number of distinct clients that train in a round.
     replacement : bool (default: True)
-        If False, clients are drawn without replacement.
-    design : str (default: "own")
-        How K clients are drawn from the probabilities: a name in `designs.DESIGNS`, such as "balanced". "own"
-        is one client in each K-th of the running sum of the probabilities ("stratified").
+        With ``design="own"``: if False, clients are drawn one after another without replacement.
+    design : str (default: "balanced")
+        How K clients are drawn from the probabilities: a name in `designs.DESIGNS`. "balanced" draws cohorts
+        whose remembered updates sum to almost those of all clients, in 32 numbers for each client on the
+        server. "own" is one client in each K-th of the running sum of the probabilities ("stratified").
     ask_norms : bool (default: False)
         Ask all available clients once, before round 1, for the norm of an update (``query.norm``).
     **options
@@ -93,16 +100,11 @@ class Forecast(SelectionStrategy):
         clients_per_round: int,
         *,
         replacement: bool = True,
-        design: str = "own",
+        design: str = "balanced",
         ask_norms: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            "forecast",
-            clients_per_round=clients_per_round,
-            selector_settings=_settings("forecast", locals()),
-            **options,
-        )
+        super().__init__(**_arguments("forecast", locals()))
 
 
 class AdaptiveOSMD(SelectionStrategy):
@@ -166,12 +168,7 @@ class AdaptiveOSMD(SelectionStrategy):
         initial: Literal["uniform", "sizes"] = "uniform",
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            "adaptive-osmd",
-            clients_per_round=clients_per_round,
-            selector_settings=_settings("adaptive-osmd", locals()),
-            **options,
-        )
+        super().__init__(**_arguments("adaptive-osmd", locals()))
 
 
 class PersonalisedOSMD(SelectionStrategy):
@@ -218,12 +215,7 @@ class PersonalisedOSMD(SelectionStrategy):
         initial: Literal["uniform", "sizes"] = "uniform",
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            "personalised-osmd",
-            clients_per_round=clients_per_round,
-            selector_settings=_settings("personalised-osmd", locals()),
-            **options,
-        )
+        super().__init__(**_arguments("personalised-osmd", locals()))
 
 
 class Delta(SelectionStrategy):

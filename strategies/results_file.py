@@ -79,7 +79,6 @@ class ResultsFile:
         return ""
 
     def read(self) -> list[Any]:
-        """Return the JSON values of all valid lines. Call `find` first."""
         if not self._length:
             return []
         with self.path.open("rb") as file:

@@ -1,15 +1,15 @@
 """SelectionStrategy, a Flower Strategy: its arguments, its loop over rounds, and the methods Flower calls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
-from typing import TYPE_CHECKING, Any, Literal, Never
+from typing import Any, Literal, Never
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
 
 from . import selectors
 from .clients.reports import LEARNING_RATE
@@ -33,6 +33,7 @@ from .options import (
     refuse_unknown,
 )
 from .reporters import Reporter, Reporters, RunInfo
+from .rounds.guard.claimed_sizes import ClientSizes
 from .rounds.record import RoundRecord
 from .rounds.replies import Reply
 from .run.log_lines import counts_not_logged
@@ -40,12 +41,6 @@ from .run.parts import RunParts
 from .run.round_start import ServerRound
 from .run.saved_progress import Progress
 from .run.settings import RunSettings
-
-if TYPE_CHECKING:
-    from flwr.serverapp import Grid
-    from numpy.typing import NDArray
-
-    from .rounds.guard.claimed_sizes import ClientSizes
 
 
 class SelectionStrategy(Strategy):
@@ -209,7 +204,6 @@ class SelectionStrategy(Strategy):
         return bool(self.settings.kind.polls_for & AFTER_TRAINING)
 
     def summary(self) -> None:
-        """Log the strategy's settings."""
         log(INFO, "\t├──> Selector: %s %s", self.selector_name, self.selector_settings or "")
         if self.asks_everybody:
             _warn(
@@ -327,7 +321,6 @@ class SelectionStrategy(Strategy):
         train_config: ConfigRecord,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> None:
-        """Run the rounds after ``progress.round``, up to ``num_rounds``."""
         parts, result = self._parts, progress.result
         if progress.round == 0 and evaluate_fn:
             progress.note("evaluate_metrics_serverapp", 0, evaluate_fn(0, progress.arrays))
@@ -418,10 +411,7 @@ class SelectionStrategy(Strategy):
     def _buffered_round(
         self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: ExchangeGrid
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Keep clients busy until the buffer is full, and take the step of a buffered round.
-
-        The result is that of `aggregate_train`.
-        """
+        """Keep clients busy until the buffer is full; return what `aggregate_train` returns."""
         parts, given = self._parts, ServerRound(number, arrays, config, grid, self._wait)
         opened, began = parts.opening.open(given, self.num_rounds)
         ended = parts.buffered.run(given, opened, parts.clients.logic)

@@ -1,7 +1,5 @@
 """The interface of all tasks: a task takes a model as arrays, and returns the trained model as arrays."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from math import isfinite, nan
@@ -71,31 +69,12 @@ class Task(ABC):
     ) -> TrainResult:
         """Take ``steps`` steps of SGD from ``arrays``, which are not changed.
 
-        Parameters
-        ----------
-        arrays : Arrays
-            w_t, the model that training starts from.
-        data : Dataset
-            The client's samples.
-        learning_rate : float
-            > 0.
-        steps, batch_size : int
-            Number of mini-batches, and samples in each; >= 1.
-        seed : int
-            Seed of the mini-batches.
-        proximal_mu : float (default: 0.0)
-            μ >= 0 of FedProx: μ (w - w_t) is added to each gradient (Li et al. 2020, eq. 2).
-        control : Arrays, optional
-            c - c_m of SCAFFOLD, the server's control variate minus the client's, added to each gradient
-            (Karimireddy et al. 2020, eq. 3).
-        measure_variance : bool (default: False)
-            Whether to measure the variance of the loss's gradient over the mini-batches (`GradientVariance`).
-            The terms that ``proximal_mu`` and ``control`` add do not count.
-
-        Raises
-        ------
-        ValueError
-            If there are no samples, or if ``steps`` or ``batch_size`` is below 1.
+        ``steps`` and ``batch_size`` are >= 1, and ``seed`` is that of the mini-batches (`batches`).
+        ``proximal_mu`` is μ >= 0 of FedProx: μ (w - w_t) is added to each gradient (Li et al. 2020, eq. 2).
+        ``control`` is c - c_m of SCAFFOLD, the server's control variate minus the client's, added to each
+        gradient (Karimireddy et al. 2020, eq. 3). ``measure_variance`` measures the variance of the loss's
+        gradient over the mini-batches (`GradientVariance`), without these terms. Raises ValueError without
+        samples, or if a number is below 1.
         """
 
     @abstractmethod
@@ -106,10 +85,10 @@ class Task(ABC):
 class GradientVariance:
     """The variance σ² of mini-batch gradients, in one pass (Welford's method on the gradient as one vector).
 
-    σ² = sum_b ||g_b - mean||² / (n - 1) over n gradients g_b. The running mean takes the memory of one model.
+    σ² = sum_b ||g_b - mean||² / (n - 1) over n gradients g_b; the running mean takes the memory of one model.
     The estimate is unbiased if all gradients are drawn independently at one model. Local steps move the
-    model, so σ² includes the drift of the gradient. If each mini-batch holds all samples, σ² is the drift
-    alone.
+    model, so σ² includes the drift of the gradient; it is the drift alone if each mini-batch holds all
+    samples.
     """
 
     def __init__(self) -> None:
@@ -139,8 +118,8 @@ class GradientVariance:
 def batches(num_samples: int, batch_size: int, steps: int, seed: int) -> Iterator[NDArray[np.intp]]:
     """Yield the sample indexes of ``steps`` mini-batches of min(batch_size, num_samples) samples each.
 
-    Samples are drawn without replacement. When too few are left for a mini-batch, all samples are shuffled
-    again. Client and simulation train on these mini-batches, so both get the same updates from the same seed.
+    Samples are drawn without replacement; when too few are left, all are shuffled again. Client and
+    simulation train on these mini-batches, so both get the same updates from the same seed.
     """
     for name, value in (("num_samples", num_samples), ("batch_size", batch_size), ("steps", steps)):
         if value < 1:

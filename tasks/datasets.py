@@ -173,17 +173,11 @@ class FromHub(Samples):
 
 
 def load(name: str, data_dir: str = "") -> Halves:
-    """Return a data set of `DESCRIPTIONS`. A second call returns the same objects.
+    """Return a data set of `DESCRIPTIONS`, the same objects on a second call.
 
     ``data_dir`` is the folder or file of the data, see the docstring of this module; "" means the environment
-    variable.
-
-    Raises
-    ------
-    ValueError
-        If there is no data set of this name, or if the file or folder does not hold this data set.
-    ModuleNotFoundError
-        If a package is missing; the message names the extra that installs it.
+    variable. Raises ValueError if there is no data set of this name, or the file or folder does not hold it,
+    and ModuleNotFoundError if a package is missing; the message names the extra that installs it.
     """
     if name not in DESCRIPTIONS:
         raise ValueError(f"data set = {name!r}: must be one of {', '.join(DESCRIPTIONS)}")
@@ -394,10 +388,10 @@ def _texts_of_hub(table: Any, description: Description, rows: NDArray[np.int64] 
 
 
 def save(name: str, path: Path, source: str = "") -> None:
-    """Write a data set to one .npz file. Pixels and characters are stored as bytes.
+    """Write a data set to one .npz file, pixels and characters as bytes; "digits" is refused.
 
-    ``source`` is the file or folder from which the data set is read, as in the setting ``data-dir``. "":
-    Flower Datasets downloads the data set. "digits" is refused. Errors are those of `load`.
+    It is read from ``source``, as in the setting ``data-dir``, or downloaded if this is "". Errors are those
+    of `load`.
     """
     known = [each for each in DESCRIPTIONS if each != "digits"]
     if name not in known:

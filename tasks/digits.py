@@ -15,13 +15,7 @@ _NUM_TEST = 360  # 20 %
 
 
 def load() -> tuple[Dataset, Dataset]:
-    """Return (train, test) with pixels in [0, 1]. The split is the same in every process.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If scikit-learn is not installed.
-    """
+    """Return (train, test) with pixels in [0, 1]; ModuleNotFoundError if scikit-learn is not installed."""
     # The file is read without importing scikit-learn: the import takes a client process more than a second.
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:

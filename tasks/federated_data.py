@@ -50,13 +50,7 @@ class FederatedData(NamedTuple):
         return np.diff(self.offsets)
 
     def check(self, num_features: int | None = None, num_classes: float = inf) -> None:
-        """Check that the arrays fit each other and, if the sizes of a model are given, this model.
-
-        Raises
-        ------
-        ValueError
-            If an array does not fit; the message names the array.
-        """
+        """Raise ValueError if an array does not fit the others or, if given, the sizes of a model."""
         n = len(self.labels)
         features = self.inputs.shape[-1] if num_features is None else num_features
         if self.inputs.shape != (n, features):
@@ -84,12 +78,8 @@ def federate(
     """Copy the samples of ``dataset`` into three arrays, client after client in the order of ``parts``.
 
     ``parts`` holds the sample indexes of each client; samples that no client has are left out. ``groups``
-    (M,) are whole numbers, the groups of the clients.
-
-    Raises
-    ------
-    ValueError
-        If there is no client, or if ``groups`` and ``parts`` differ in length.
+    (M,) are the groups of the clients. Raises ValueError if there is no client, or if the two differ in
+    length.
     """
     if not parts:
         raise ValueError("parts = []: there must be at least one client")

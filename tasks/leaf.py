@@ -1,14 +1,12 @@
 """Reads texts in LEAF's form (Caldas et al. 2018): JSON files with the samples of each user.
 
-A half of a data set (train or test) is a folder of ``*.json`` files. Each file holds an object with these
-entries::
+A half of a data set (train or test) is a folder of ``*.json`` files, in which no user is twice. LEAF's
+scripts write the two halves into the folders ``train`` and ``test``; with their option ``-t sample``, both
+halves have the same users. Each file holds an object with these entries::
 
     users         the names of the users in this file
     num_samples   optional: the number of samples of each of these users
     user_data     by user: {"x": [one entry per sample], "y": [one entry per sample]}
-
-No user may be in two files of a half. LEAF's scripts write the two halves into the folders ``train`` and
-``test``. With the scripts' option ``-t sample``, both halves have the same users.
 """
 
 import json
@@ -45,35 +43,24 @@ class Encoded(NamedTuple):
 
 
 def shakespeare(train: Path, test: Path) -> list[Encoded]:
-    """Read Shakespeare: x is a text of 80 characters, y the character that follows.
+    """Read the two halves of Shakespeare: x is a text of 80 characters, y the character that follows.
 
-    Return the two halves, with inputs (n, 80) uint8: the numbers of the characters in `CHARACTERS`. A
-    character that is not in `CHARACTERS` counts as a blank, in inputs and labels.
-
-    Raises
-    ------
-    ValueError
-        If a file has another form; the message names the file, the user, the entry and what is allowed.
+    The inputs are (n, 80) uint8: the numbers of the characters in `CHARACTERS`; another character counts as a
+    blank. Raises ValueError if a file has another form; the message names the file, the user and the entry.
     """
     halves = [_read(folder, numbers_of, number_of) for folder in (train, test)]
     return [half._replace(inputs=np.stack(half.inputs)) for half in halves]
 
 
 def sent140(train: Path, test: Path, vectors: Path) -> list[Encoded]:
-    """Read Sent140: x is a tweet; y is 0 for a negative tweet, and 1 or 4 for a positive one.
+    """Read the two halves of Sent140: x is a tweet; y is 0 for a negative one, and 1 or 4 for a positive one.
 
     LEAF writes 1, and Sentiment140's own files have 4. An entry of x is the text of the tweet, or as in
     LEAF's files a list whose fifth entry is the text. ``vectors`` is a file of word vectors in GloVe's form:
-    in each line a word and 200 numbers, with blanks between them.
-
-    Return the two halves, with inputs (n, 200) float32: the mean of the vectors of the tweet's words, as in
-    the Power-of-Choice paper (appendix F). Words are in lower case; ``. , ! ? ;`` count as words. Words
-    without a vector are left out, and a tweet without any vector is all 0.
-
-    Raises
-    ------
-    ValueError
-        If a file has another form; the message names the file, the place in it and what is allowed.
+    in each line a word and 200 numbers. The inputs are (n, 200) float32: the mean of the vectors of the
+    tweet's words, as in the Power-of-Choice paper (appendix F). Words are in lower case; ``. , ! ? ;`` count
+    as words. Words without a vector are left out; a tweet without any is all 0. Raises ValueError as
+    `shakespeare` does.
     """
     halves = [_read(folder, _words, _sentiment) for folder in (train, test)]
     known = _vectors(vectors, {word for half in halves for words in half.inputs for word in words})

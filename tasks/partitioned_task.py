@@ -11,14 +11,8 @@ from .partitions import Partition, parse, share_out
 class PartitionedTask(Task):
     """A task without its model: a named data set and its partition. Subclasses add the model.
 
-    ``dataset`` is one of `datasets.DESCRIPTIONS`; the data are read at their first use. ``partition`` says
-    how the training samples are distributed, see `partitions.FORMS`. ``data_dir`` is the folder or file of
-    the data, see `datasets`.
-
-    Raises
-    ------
-    ValueError
-        If the data set or partition does not exist.
+    ``dataset`` is one of `datasets.DESCRIPTIONS`; the data are read from ``data_dir`` at their first use.
+    ``partition`` is one of `partitions.FORMS`. Raises ValueError if the data set or partition does not exist.
     """
 
     def __init__(self, dataset: str = "digits", *, partition: str = "skewed", data_dir: str = "") -> None:

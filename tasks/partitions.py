@@ -1,11 +1,9 @@
 """Partitions: functions that distribute samples over clients, given labels, a number of clients and a seed.
 
-A run names its partition in the setting ``partition``: ``skewed``, ``balanced``, ``dirichlet:0.3``, ... (see
-`FORMS`). A partition returns one array of sample indexes per client; no sample goes to two clients.
-
-Each docstring names the equivalent partitioner of Flower Datasets, if there is one. That partitioner
-makes other random draws, but has the same distribution, except where the docstring states a difference.
-`from_flower` accepts any partitioner of Flower Datasets.
+A run names its partition in the setting ``partition`` (`FORMS`). A partition returns one array of sample
+indexes per client; no sample goes to two clients. Each docstring names the equivalent partitioner of Flower
+Datasets, if there is one: it makes other random draws, but has the same distribution, except where a
+difference is stated. `from_flower` accepts any partitioner of Flower Datasets.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,10 +29,7 @@ class Partition(NamedTuple):
 
 
 def _round_to_sum(shares: NDArray[np.float64], total: int) -> Ints:
-    """Scale the shares to the sum ``total``, and round them by largest remainder.
-
-    Of two shares with equal remainders, the later one is rounded up first.
-    """
+    """Scale shares to the sum ``total``, and round by largest remainder, the later of equal ones first."""
     exact = shares / shares.sum() * total
     counts: Ints = np.floor(exact + 1e-9).astype(np.int64)
     by_remainder = np.lexsort((-np.arange(len(shares)), -(exact - counts).round(9)))
@@ -56,10 +51,7 @@ def _filled(sizes: Ints) -> Ints:
 
 
 def skewed_sizes(num_clients: int, num_samples: int) -> Ints:
-    """Return the skewed sizes of the OSMD paper's section G, scaled to ``num_samples``.
-
-    The sizes (num_clients,) are ascending, at least 1, and sum to ``num_samples``.
-    """
+    """Return the sizes of the OSMD paper's section G, scaled to ``num_samples``: ascending, at least 1."""
     _check_clients(num_clients, num_samples)
     units = np.repeat(_SAMPLES, _round_to_sum(_SHARES, num_clients)).astype(np.float64)
     return _filled(_round_to_sum(units, num_samples))
@@ -72,19 +64,15 @@ def balanced_sizes(num_clients: int, num_samples: int) -> Ints:
 
 
 def power_law_sizes(num_clients: int, num_samples: int, exponent: float) -> Ints:
-    """Return sizes in proportion to rank^-exponent, as in FedProx's and LEAF's federations.
-
-    The sizes (num_clients,) are ascending, at least 1, and sum to ``num_samples``.
-    """
+    """Return sizes in proportion to rank^-exponent, as FedProx's and LEAF's: ascending, at least 1."""
     _check_clients(num_clients, num_samples)
     return _filled(_round_to_sum(np.arange(1.0, num_clients + 1) ** -exponent, num_samples))
 
 
 def split(sizes: Ints, seed: int, num_samples: int | None = None) -> list[Ints]:
-    """Give ``sizes[m]`` shuffled sample indexes to client m, each index to one client only.
+    """Give ``sizes[m]`` of ``num_samples`` (default: their sum) shuffled sample indexes to client m.
 
-    Of ``num_samples``, sum(sizes) are distributed (default: all). Flower Datasets: `SizePartitioner` on
-    shuffled data.
+    Flower Datasets: `SizePartitioner` on shuffled data.
     """
     needed = int(sizes.sum())
     order = np.random.default_rng(seed).permutation(needed if num_samples is None else num_samples)
@@ -95,12 +83,7 @@ def skewed(labels: Ints, num_clients: int, seed: int, unit: int | None = None) -
     """Distribute samples at random, with the client sizes of the OSMD paper's section G.
 
     By default the sizes are scaled to use all samples. With ``unit``, clients hold ``unit`` times 1, 5, 30 or
-    100 samples, and other samples are unused. The paper has 500 clients and the unit 1.
-
-    Raises
-    ------
-    ValueError
-        If there are too few samples.
+    100 samples (the paper: 500 clients, unit 1), and others are unused; ValueError if there are too few.
     """
     if unit is None:
         return split(skewed_sizes(num_clients, len(labels)), seed)
@@ -111,15 +94,10 @@ def skewed(labels: Ints, num_clients: int, seed: int, unit: int | None = None) -
 
 
 def balanced(labels: Ints, num_clients: int, seed: int, size: int | None = None) -> list[Ints]:
-    """Distribute samples at random to clients of equal size.
+    """Distribute samples at random to clients of equal size, by default all: sizes differ by at most 1.
 
-    By default all samples are distributed, and sizes differ by at most 1. With ``size``, each client gets
-    this many samples, and other samples are unused. Flower Datasets: `IidPartitioner` on shuffled data.
-
-    Raises
-    ------
-    ValueError
-        If there are too few samples.
+    With ``size``, each client gets so many, and others are unused; ValueError if there are too few. Flower
+    Datasets: `IidPartitioner` on shuffled data.
     """
     if size is None:
         return split(balanced_sizes(num_clients, len(labels)), seed)
@@ -138,30 +116,16 @@ def power_law(labels: Ints, num_clients: int, seed: int, exponent: float = 1.0) 
 def dirichlet(labels: Ints, num_clients: int, seed: int, alpha: float, min_size: int = 1) -> list[Ints]:
     """Split each class in proportions drawn from Dir_M(α), so that sizes and classes both vary by client.
 
-    Dir_M(α) is the symmetric Dirichlet distribution over the M clients, with the parameter α.
-    Yurochkin et al. 2019 introduced this partition. The Power-of-Choice paper uses it (appendix F: Dir_K(α)
-    over the K clients, where α sets "the data size imbalance and degree of label skew across clients"). That
-    paper refers to Hsu et al. 2019, whose partition is `dirichlet_balanced`, with equal sizes.
+    Dir_M(α) is the symmetric Dirichlet distribution over the M clients with α > 0: with a small α each client
+    has few classes; with a large one all are alike. Yurochkin et al. 2019 introduced this partition. The
+    Power-of-Choice paper uses it (appendix F: Dir_K(α) over the K clients, where α sets "the data size
+    imbalance and degree of label skew across clients"), but refers to Hsu et al. 2019, whose partition is
+    `dirichlet_balanced`.
 
     Flower Datasets: `DirichletPartitioner` with ``self_balancing=False``. That partitioner draws again, up to
     ten times, until every client has ``min_size`` samples. Here the largest clients give samples to clients
-    below ``min_size``. This also works for many clients and a small α.
-
-    Parameters
-    ----------
-    labels : numpy.ndarray
-        (n,) classes.
-    num_clients, seed : int
-        M, and the seed of the proportions and the samples.
-    alpha : float
-        α > 0. With a small α each client has few classes; with a large α all clients are alike.
-    min_size : int (default: 1)
-        The smallest number of samples of a client.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than M * ``min_size`` samples, or if α is not positive.
+    below ``min_size``, which also works for many clients and a small α. Raises ValueError if there are fewer
+    than M * ``min_size`` samples, or if α is not positive.
     """
     _check_alpha(alpha)
     _check_clients(num_clients, len(labels) // max(min_size, 1), f"{min_size} sample(s) each")
@@ -196,19 +160,14 @@ def _at_least(parts: list[Ints], min_size: int) -> list[Ints]:
 def dirichlet_balanced(labels: Ints, num_clients: int, seed: int, alpha: float) -> list[Ints]:
     """Draw each client's classes from its own proportions q_m ~ Dir(α p); sizes differ by at most 1.
 
-    From Hsu et al. 2019. Dir(α p) is the Dirichlet distribution with the parameters α p, where p are the
-    shares of the classes in the data. Samples are drawn without replacement, client after client in random
-    order. A used-up class is not drawn again; the other classes keep their proportions.
+    From Hsu et al. 2019; p are the shares of the classes in the data. Samples are drawn without replacement,
+    client after client in random order. A used-up class is not drawn again; the others keep their
+    proportions.
 
     Flower Datasets: `InnerDirichletPartitioner` with equal ``partition_sizes`` and the list α p as its
-    ``alpha`` has the same q_m, but its clients take turns sample by sample. If all samples are used, classes
-    run out towards the end. In Flower's partitioner, the proportions of all clients then change; here, only
-    those of the clients that draw last.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer samples than clients, or if α is not positive.
+    ``alpha`` has the same q_m, but its clients take turns sample by sample. When classes run out, the
+    proportions of all clients then change; here, only those of the clients that draw last. Raises ValueError
+    if there are fewer samples than clients, or if α is not positive.
     """
     _check_alpha(alpha)
     sizes = balanced_sizes(num_clients, len(labels))
@@ -235,13 +194,8 @@ def label_shards(labels: Ints, num_clients: int, seed: int, shards_per_client: i
     """Sort the samples by class, cut them into equal shards, and give each client some shards at random.
 
     McMahan et al. 2017 (section 3) have 200 shards, two per client. Flower Datasets: `ShardPartitioner` with
-    ``num_shards_per_partition``. That partitioner leaves out samples that do not fill a shard. Here all
-    samples are used, and the sizes of shards differ by at most 1.
-
-    Raises
-    ------
-    ValueError
-        If there are more shards than samples.
+    ``num_shards_per_partition`` leaves out samples that do not fill a shard. Here all are used, and the sizes
+    of shards differ by at most 1. Raises ValueError if there are more shards than samples.
     """
     _check_clients(num_clients, len(labels) // shards_per_client, f"{shards_per_client} shard(s) each")
     random = np.random.default_rng(seed)
@@ -256,23 +210,10 @@ def label_split(labels: Ints, num_clients: int, seed: int, owners: int | None = 
     """Divide all classes but one among a few owners, and the remaining class equally among the other clients.
 
     This is DELTA's split-FashionMNIST (appendix H.2: "10 % clients own 90 % of the data"). There,
-    ``num_clients`` is 109: nine clients own a class each, and one hundred clients share the tenth class. The
-    shared class is chosen at random. Flower Datasets has no equivalent partitioner.
-
-    Parameters
-    ----------
-    labels : numpy.ndarray
-        (n,) classes, C >= 2 of them.
-    num_clients, seed : int
-        M, and the seed of the shared class and the samples. The owners are the first clients.
-    owners : int, optional
-        Number of clients that hold the C - 1 classes that are not shared; at least C - 1 (default: C - 1, one
-        class per owner).
-
-    Raises
-    ------
-    ValueError
-        If a client would hold no sample.
+    ``num_clients`` is 109: nine clients own a class each, and one hundred clients share the tenth class,
+    which is chosen at random. The owners are the first clients, by default C - 1, one for each class that is
+    not shared, and not fewer. Raises ValueError if a client would hold no sample. Flower Datasets has no
+    equivalent partitioner.
     """
     random = np.random.default_rng(seed)
     classes = random.permutation(np.unique(labels))
@@ -300,13 +241,8 @@ def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10
     From FLICS (section IV: "clients in group k are assigned samples with labels k and mod(k+1, 10)"). With
     fewer groups than classes, class c counts as class c mod ``num_groups``. Each class is divided equally
     among the clients of its two groups. Flower Datasets: `PathologicalPartitioner` with two classes per
-    client and the mode "deterministic" gives each group the same classes as here, and puts client m into
-    group m mod 10.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer clients than groups, more groups than classes, or too few samples.
+    client and the mode "deterministic" has the same classes, and puts client m into group m mod 10. Raises
+    ValueError if there are fewer clients than groups, more groups than classes, or too few samples.
     """
     distinct, classes = np.unique(labels, return_inverse=True)
     if not 1 <= num_groups <= min(num_clients, len(distinct)):
@@ -332,9 +268,8 @@ def natural(users: NDArray[Any], num_clients: int, seed: int) -> list[Ints]:
     """Give each client the samples of one user: a writer of FEMNIST, a celebrity of CelebA.
 
     ``users`` (n,) are the users who made the samples. If there are more users than clients, clients get
-    several users, and the numbers of users per client differ by at most 1. With fewer, a ValueError is
-    raised. Flower Datasets: `NaturalIdPartitioner`; with fewer clients than users
-    `GroupedNaturalIdPartitioner`.
+    several; their numbers differ by at most 1. With fewer, a ValueError is raised. Flower Datasets:
+    `NaturalIdPartitioner`; with fewer clients than users `GroupedNaturalIdPartitioner`.
     """
     distinct, user_numbers = np.unique(users, return_inverse=True)
     _check_clients(num_clients, len(distinct), "the number of users")
@@ -348,13 +283,9 @@ def natural(users: NDArray[Any], num_clients: int, seed: int) -> list[Ints]:
 def from_flower(partitioner: Any, labels: Ints, users: NDArray[Any] | None = None) -> list[Ints]:
     """Partition these labels (n,) with a new partitioner of Flower Datasets.
 
-    The columns to partition by are ``label`` and, with ``users`` (n,), ``user``.
+    The columns to partition by are ``label`` and, with ``users`` (n,), ``user``::
 
-    Examples
-    --------
-    >>> from flwr_datasets.partitioner import DirichletPartitioner
-    >>> parts = from_flower(DirichletPartitioner(100, "label", alpha=0.3), labels)
-    >>> data = federate(dataset, parts)
+        from_flower(DirichletPartitioner(100, "label", alpha=0.3), labels)
     """
     from datasets import Dataset
 
@@ -397,11 +328,7 @@ FORMS: dict[str, Form] = {
 def parse(text: str) -> tuple[str, int | float | None]:
     """Read the setting ``partition``: a name of `FORMS`, and its number.
 
-    Raises
-    ------
-    ValueError
-        If the name is unknown, or if the number is missing, not allowed or not above 0. The message does not
-        name the setting; the caller adds the setting's name.
+    Raises ValueError without the name of the setting, which the caller adds.
     """
     name, colon, number = text.partition(":")
     if name not in FORMS:
@@ -432,10 +359,7 @@ def share_out(
 ) -> Partition:
     """Distribute the samples by the setting ``partition``, see `FORMS`; ``natural`` needs the users (n,).
 
-    Raises
-    ------
-    ValueError
-        If the setting is invalid. The message has the setting, its value and the allowed values in one line.
+    Raises ValueError if the setting is invalid: its value and the allowed values in one line.
     """
     try:
         name, number = parse(partition)

@@ -51,10 +51,7 @@ def available() -> tuple[str, ...]:
 
 
 def data_files(name: str, data_dir: str = "") -> list[Path]:
-    """Return the files that a task reads its data from.
-
-    There are none if its data are downloaded or not in files, or for a task that `register` added.
-    """
+    """Return the files that a task reads its data from; none if they are downloaded, or for a user's task."""
     from .datasets import files
 
     dataset = _row(name).dataset
@@ -64,20 +61,9 @@ def data_files(name: str, data_dir: str = "") -> list[Path]:
 def register(name: str, *, learning_rate: float) -> Callable[[_Create], _Create]:
     """Return a decorator that adds a task: a function or class that returns a `Task`.
 
-    Parameters
-    ----------
-    name : str
-        The value of the run setting ``task``.
-    learning_rate : float
-        The learning rate of runs that set none, > 0.
+    ``name`` is the value of the run setting ``task``, and ``learning_rate`` > 0 the rate of runs that set
+    none. Raises ValueError if another task has this name, or the learning rate is not above 0.
 
-    Raises
-    ------
-    ValueError
-        If another task has this name, or the learning rate is not above 0.
-
-    Examples
-    --------
     >>> from tasks.models.softmax import Softmax
     >>> @register("digits-without-bias", learning_rate=0.2)
     ... def digits_without_bias(*, partition: str, data_dir: str) -> Task:
@@ -97,13 +83,7 @@ def register(name: str, *, learning_rate: float) -> Callable[[_Create], _Create]
 
 
 def learning_rate(name: str) -> float:
-    """Return the default learning rate of a task, > 0, without importing its model.
-
-    Raises
-    ------
-    ValueError
-        If the task does not exist.
-    """
+    """Return the default learning rate of a task, > 0, without importing its model. ValueError if unknown."""
     return _row(name).learning_rate
 
 
@@ -118,14 +98,8 @@ def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model:
 
     ``partition`` says how the samples are distributed over the clients, see `partitions.FORMS`; ``data_dir``
     is the folder or file of the data, see `datasets`. ``model`` holds further arguments of the model, for
-    example ``bias=False`` or ``hidden=(100,)``.
-
-    Raises
-    ------
-    ValueError
-        If the task or partition does not exist.
-    ModuleNotFoundError
-        If the task needs an extra that is not installed. The message names the extra.
+    example ``bias=False`` or ``hidden=(100,)``. Raises ValueError if the task or partition does not exist,
+    and ModuleNotFoundError if the task needs an extra that is not installed; the message names the extra.
     """
     row = _row(name)
     if not isinstance(row.model, tuple):

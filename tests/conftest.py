@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -30,7 +29,7 @@ settings.register_profile("few", settings.get_profile("cohort"), max_examples=20
 settings.load_profile("cohort")
 
 
-def pytest_configure() -> None:
+def pytest_configure():
     """Start a watchdog: servers and devices outlive the process that starts them, and so a killed pytest."""
     if sys.platform == "linux" and MARK not in os.environ:  # workers and nested runs inherit the mark
         os.environ[MARK] = str(os.getpid())
@@ -39,21 +38,22 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _flowers_log_level() -> Iterator[None]:
-    """Undo what a test does to the level of Flower's logger, which the simulated engines raise."""
+def _flowers_log_level():
+    """Undo what a test does to Flower's logger: the simulated engines raise its level; `caplog` needs its
+    propagation."""
     logger = logging.getLogger("flwr")
-    level = logger.level
+    level, logger.propagate = logger.level, True
     yield
     logger.setLevel(level)
 
 
 @cache
-def _names(path: Path, marker: str) -> bool:
+def _names(path, marker):
     """Tell whether the text of a file names a marker."""
     return f"mark.{marker}" in path.read_text()
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(collection_path, config):
     """Leave out the files that do not name all markers which `-m` asks for."""
     needed = config.option.markexpr.split(" and ")
     if collection_path.suffix != ".py" or " or " in config.option.markexpr:
@@ -62,7 +62,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are deselected
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Refuse a marker that the file of its test does not name: the marker's lane would leave the test out."""
     lanes = {line.partition(":")[0] for line in config.getini("markers")} - {"hypothesis"}
     for item in items:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ def test():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the watchdog works on Linux")
-def test_processes_end_when_pytest_is_killed(tmp_path: Path) -> None:
+def test_processes_end_when_pytest_is_killed(tmp_path):
     (tmp_path / "test_it.py").write_text(TEST)
     command = [
         sys.executable,

@@ -1,9 +1,5 @@
 """Files of JSON with more brackets than Python can parse are refused like any other damaged file."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from deploy.device.device_folder import Device
@@ -15,7 +11,7 @@ from deploy.json_text import parse_json
 from deploy.runs.trials import read_plan
 from server.settings import _read_object
 from strategies.json_text import parse_json as parse_in_strategies
-from strategies.reporters.note import read_note
+from strategies.reporters.base import read_note
 from tasks.leaf import _users
 
 DEEP = "[" * 100_000
@@ -33,7 +29,7 @@ DEEP = "[" * 100_000
         ("data.json", lambda file: list(_users(file))),
     ],
 )
-def test_the_error_names_the_file_in_one_line(tmp_path: Path, name: str, read: Callable[[Path], Any]) -> None:
+def test_the_error_names_the_file_in_one_line(tmp_path, name, read):
     (tmp_path / name).write_text(DEEP)
     with pytest.raises((ValueError, ServerError)) as error:
         read(tmp_path / name)
@@ -42,7 +38,7 @@ def test_the_error_names_the_file_in_one_line(tmp_path: Path, name: str, read: C
     assert len(str(error.value)) < 300
 
 
-def test_a_file_that_may_be_missing_counts_as_missing(tmp_path: Path) -> None:
+def test_a_file_that_may_be_missing_counts_as_missing(tmp_path):
     file = tmp_path / "file.json"
     file.write_text(DEEP)
     assert read_note(file) == {}
@@ -55,7 +51,7 @@ def test_a_file_that_may_be_missing_counts_as_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_json, parse_in_strategies])
-def test_both_parsers_do_the_same(parse: Callable[[str], Any]) -> None:
+def test_both_parsers_do_the_same(parse):
     assert parse('{"a": [1, null]}') == {"a": [1, None]}
     for text in (DEEP, "", "nonsense"):
         with pytest.raises(ValueError, match=r"too many levels|Expecting value"):

@@ -7,7 +7,6 @@ import sys
 from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -33,7 +32,7 @@ BLOCKS = [
 
 
 @pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def library(tmp_path, monkeypatch):
     """Make the folder strategies/ importable under the name of the library, as its wheel does."""
     (tmp_path / "flwr_cohort").symlink_to(ROOT / "strategies")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -43,18 +42,18 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         del sys.modules[name]
 
 
-def test_there_are_examples() -> None:
+def test_there_are_examples():
     assert len(BLOCKS) >= 6
 
 
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("block", BLOCKS)
-def test_an_example_runs(block: str) -> None:
+def test_an_example_runs(block):
     exec(compile(block, "example", "exec"), {"__name__": "example"})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text("utf-8")):
         linked = page.parent / target if target else page
         assert linked.exists(), target
@@ -64,10 +63,9 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in slugs, f"{target}#{anchor}"
 
 
-def test_every_line_of_the_security_tables_has_a_test() -> None:
-    rows = [
-        line for line in (ROOT / "docs" / "security.md").read_text().splitlines() if line.startswith("| ")
-    ]
+def test_every_line_of_the_security_tables_has_a_test():
+    _, tables = (ROOT / "docs" / "security.md").read_text().split("## How to read the tables")
+    rows = [line for line in tables.splitlines() if line.startswith("| ")]
     rows = [row for row in rows if not row.endswith("| test |")]
     assert len(rows) > 30
     for row in rows:
@@ -83,7 +81,7 @@ FIGURE = re.compile(r"(-?[\d.]+)(?: %)?<!-- ([\w.-]+) \| (.+?) \| (.+?) -->")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page.name != "CONTRIBUTING.md"], ids=lambda page: page.name
 )
-def test_a_figure_in_a_document_is_the_mean_of_its_cell(page: Path) -> None:
+def test_a_figure_in_a_document_is_the_mean_of_its_cell(page):
     text = page.read_text("utf-8")
     marked = FIGURE.findall(text)
     assert len(marked) == text.count("<!-- ")
@@ -94,16 +92,16 @@ def test_a_figure_in_a_document_is_the_mean_of_its_cell(page: Path) -> None:
         assert float(shown) == round(fmean(found.values(row, column)), decimals), (name, row, column)
 
 
-def _commands(page: str) -> list[str]:
+def _commands(page):
     text = (ROOT / "docs" / page).read_text("utf-8")
     blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
     return [line for block in blocks for line in block.splitlines() if line.startswith("cohort up")]
 
 
 @pytest.mark.parametrize("command", _commands("server-strategies.md"))
-def test_a_command_is_accepted(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_is_accepted(command, tmp_path, monkeypatch):
     """Up to the point where a federation would start."""
-    started: list[Any] = []
+    started = []
     monkeypatch.setattr(cli, "_compare", lambda engine, comparison, **options: started.append(comparison))
     arguments = shlex.split(command, comments=True)[1:]
     result = CliRunner().invoke(cli.cli, [*arguments, "--out", str(tmp_path / "run")])
@@ -111,7 +109,7 @@ def test_a_command_is_accepted(command: str, tmp_path: Path, monkeypatch: pytest
     assert len(started) == 1
 
 
-def test_every_file_has_a_first_sentence_for_make_tree() -> None:
+def test_every_file_has_a_first_sentence_for_make_tree():
     first_sentence = runpy.run_path(str(ROOT / "docs" / "extensions" / "tree.py"))["first_sentence"]
     for room in ("strategies", "tasks", "client", "server", "simulation", "deploy", "benchmarks", "docs"):
         for file in (ROOT / room).rglob("*.py"):

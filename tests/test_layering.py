@@ -44,24 +44,24 @@ WITHOUT_FLOWER = ("numerics", "designs", "selectors", "advice", "clients", "roun
 LARGEST_FOLDER = 13  # files, without __init__.py
 
 
-def files(room: str) -> list[Path]:
+def files(room):
     found = [path for path in (ROOT / room).rglob("*.py") if "__pycache__" not in path.parts]
     assert found, room
     return found
 
 
-def name_of(path: Path) -> str:
+def name_of(path):
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 @cache
-def modules() -> dict[str, Path]:
+def modules():
     return {name_of(path): path for row in ROOMS for room in row for path in files(room)}
 
 
 @cache
-def imports(path: Path) -> frozenset[str]:
+def imports(path):
     """Return the absolute names of all that a file imports, wherever in it: modules, not what is in them."""
     name = name_of(path)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -78,7 +78,7 @@ def imports(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def check_rows(rows: tuple[tuple[str, ...], ...], depth: int, inside: str = "") -> None:
+def check_rows(rows, depth, inside=""):
     """Check that each name at a depth of the dotted names imports from the rows above its own only."""
     row_of = {name: number for number, row in enumerate(rows) for name in row}
     for name, path in modules().items():
@@ -93,24 +93,24 @@ def check_rows(rows: tuple[tuple[str, ...], ...], depth: int, inside: str = "") 
                 assert row_of[other[depth]] < row_of[parts[depth]], f"{name} imports {imported}"
 
 
-def test_rooms_import_one_way() -> None:
+def test_rooms_import_one_way():
     check_rows(ROOMS, 0)
 
 
 @pytest.mark.parametrize(("room", "rows"), [("strategies", STRATEGIES), ("deploy", DEPLOY)])
-def test_inside_a_room_imports_go_downwards_only(room: str, rows: tuple[tuple[str, ...], ...]) -> None:
+def test_inside_a_room_imports_go_downwards_only(room, rows):
     paths = (ROOT / room).iterdir()
     inside = {path.stem for path in paths if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert {name for row in rows for name in row} == inside - {"__init__", *HALVES}
     check_rows(rows, 1, f"{room}.")
 
 
-def test_no_circle_of_files() -> None:
+def test_no_circle_of_files():
     graph = {name: imports(path) & modules().keys() - {name} for name, path in modules().items()}
     list(graphlib.TopologicalSorter(graph).static_order())
 
 
-def test_no_folder_is_crowded() -> None:
+def test_no_folder_is_crowded():
     for row in ROOMS:
         for room in row:
             for folder in {path.parent for path in files(room)}:
@@ -119,7 +119,7 @@ def test_no_folder_is_crowded() -> None:
 
 
 @pytest.mark.parametrize("folder", ["selectors", "numerics", "advice"])
-def test_selectors_and_numerics_are_numpy_only(folder: str) -> None:
+def test_selectors_and_numerics_are_numpy_only(folder):
     allowed = {"strategies", "numpy", "cvxpy", *sys.stdlib_module_names} - {"random", "socket"}
     for path in files(f"strategies/{folder}"):
         for imported in imports(path):
@@ -127,7 +127,7 @@ def test_selectors_and_numerics_are_numpy_only(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", WITHOUT_FLOWER)
-def test_the_round_knows_no_message(folder: str) -> None:
+def test_the_round_knows_no_message(folder):
     module = ROOT / f"strategies/{folder}.py"
     for path in [module] if module.exists() else files(f"strategies/{folder}"):
         assert not any(imported.split(".")[0] in {"flwr", "grpc", "torch"} for imported in imports(path)), (

@@ -21,14 +21,14 @@ pytestmark = pytest.mark.docs
 class Page(HTMLParser):
     """The links of a page, its anchors, and what the browser loads for it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         super().__init__()
-        self.links: list[str] = []
-        self.loaded: list[str] = []
+        self.links = []
+        self.loaded = []
         self.anchors = {""}
         self.feed(path.read_text("utf-8"))
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attributes):
         values = {name: value or "" for name, value in attributes}
         self.anchors |= {values[name] for name in ("id", "name") if name in values}
         if tag == "a" and "href" in values:
@@ -40,13 +40,13 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def pages() -> dict[Path, Page]:
+def pages():
     found = {path: Page(path) for path in SITE.rglob("*.html") if "_static" not in path.parts}
     assert len(found) > 30, "run `make docs`"
     return found
 
 
-def test_no_link_is_broken(pages: dict[Path, Page]) -> None:
+def test_no_link_is_broken(pages):
     broken = []
     for path, page in pages.items():
         for link in page.links:
@@ -59,7 +59,7 @@ def test_no_link_is_broken(pages: dict[Path, Page]) -> None:
     assert not broken
 
 
-def test_nothing_is_loaded_from_another_host(pages: dict[Path, Page]) -> None:
+def test_nothing_is_loaded_from_another_host(pages):
     foreign = re.compile(r"(https?:)?//")
     loaded = {each for page in pages.values() for each in page.loaded}
     assert loaded
@@ -70,7 +70,7 @@ def test_nothing_is_loaded_from_another_host(pages: dict[Path, Page]) -> None:
     assert not [text for text in styles if re.search(r"@import[^;]*//", text)]
 
 
-def test_every_page_of_the_documentation_is_in_the_menu(pages: dict[Path, Page]) -> None:
+def test_every_page_of_the_documentation_is_in_the_menu(pages):
     front = SITE / "docs" / "index.html"
     listed = {(front.parent / urldefrag(link)[0]).resolve() for link in pages[front].links}
     sources = [*(ROOT / "docs").rglob("*.md"), *NOTEBOOKS, *(ROOT / "examples").glob("*/README.md")]
@@ -80,7 +80,7 @@ def test_every_page_of_the_documentation_is_in_the_menu(pages: dict[Path, Page])
     assert not built - listed - {front}
 
 
-def test_the_reference_has_every_public_name() -> None:
+def test_the_reference_has_every_public_name():
     header, _, packed = (SITE / "objects.inv").read_bytes().partition(b"zlib.\n")
     assert header
     documented = {line.split()[0] for line in zlib.decompress(packed).decode().splitlines()}
@@ -91,7 +91,7 @@ def test_the_reference_has_every_public_name() -> None:
     assert not public - documented
 
 
-def test_the_reference_has_every_selector(pages: dict[Path, Page]) -> None:
+def test_the_reference_has_every_selector(pages):
     text = (SITE / "docs" / "api" / "registry.html").read_text("utf-8")
     for name in selectors.available():
         assert f'id="selector-{name}"' in text
@@ -100,7 +100,7 @@ def test_the_reference_has_every_selector(pages: dict[Path, Page]) -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_ran_and_shows_what_it_found(notebook: Path) -> None:
+def test_a_notebook_ran_and_shows_what_it_found(notebook):
     page = (SITE / notebook.relative_to(ROOT).with_suffix(".html")).read_text("utf-8")
     assert page.count('class="cell_output') >= 3
     cells = json.loads(notebook.read_text("utf-8"))["cells"]
@@ -109,5 +109,5 @@ def test_a_notebook_ran_and_shows_what_it_found(notebook: Path) -> None:
     assert sum("assert " in "".join(cell["source"]) for cell in code) >= 3
 
 
-def test_there_are_five_notebooks() -> None:
+def test_there_are_five_notebooks():
     assert len(NOTEBOOKS) == 5

@@ -1,20 +1,16 @@
 """Whether `cohort advise` is right: its intervals and its advice on streams of norms with a known truth.
 
-``cohort bench advice [--seeds 20] [--rounds 150] [--clients 50] [--per-round 5] [--json]``
-
 Each selector in `LOGS` draws clients from each stream of `benchmarks.experiments.forecast.streams`. The log
 of these draws and of the drawn clients' norms is studied as `cohort advise` studies the history of a run.
 
 - An interval estimates the variance under the probabilities of a replayed selector, relative to uniform
-  sampling. The interval is right if it contains the true value, which is computed from the norms of all
-  clients. 95 % of the intervals should be right.
-- Advice is right if the advised selector's variance is at most 5 % above the smallest variance. For these
-  variances, each selector draws for itself on the same stream. If no selector is advised, the advice is
-  neither right nor wrong.
+sampling. It is right if it contains the true value, from the norms of all clients; 95 % should be.
+
+- Advice is right if the advised selector's variance is at most 5 % above the smallest. For these variances,
+each selector draws for itself on the same stream. No advice is neither right nor wrong.
 
 The table also shows the error of replaying a selector instead of letting it draw: the median over the seeds
-of ``|log(replayed / own)|``, where ``replayed`` and ``own`` are the selector's two variances, each relative
-to uniform sampling. The seeds are divided among ``--jobs`` processes.
+of ``|log(replayed / own)|``, where both variances are relative to uniform sampling.
 """
 
 import math
@@ -27,19 +23,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.experiments.forecast.streams import STREAMS, Stream, make_stream
+from benchmarks.experiments.methods import OWN_DRAWS, Method
 from benchmarks.experiments.report import markdown
 from strategies.advice import BASELINE, Evidence, LoggedRound, advise, collect
 from strategies.advice.log import feedback_of
 from strategies.numerics.arrays import Floats
-from strategies.selectors import Selector, create
+from strategies.selectors import Selector
 
 LOGS = (BASELINE, "forecast")
-STUDIED: dict[str, tuple[str, dict[str, Any]]] = {
-    BASELINE: (BASELINE, {}),
-    "md": ("md", {}),
-    "avare": ("avare", {}),
-    "adaptive-osmd x100": ("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
-    "forecast": ("forecast", {}),
+STUDIED = {
+    **{name: Method(name) for name in (BASELINE, "md", "avare")},
+    "adaptive-osmd x100": Method("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
+    "forecast": Method("forecast", OWN_DRAWS),
 }
 FIXED = frozenset({BASELINE, "md"})
 ALLOWED = 1.05
@@ -70,20 +65,11 @@ class Case(NamedTuple):
 
 def new(name: str, stream: Stream, setting: Setting, seed: int) -> Selector:
     """Return a new selector, by its name in `STUDIED`."""
-    kind, settings = STUDIED[name]
-    return create(
-        kind,
-        setting.clients,
-        client_sizes=stream.sizes,
-        clients_per_round=setting.per_round,
-        num_rounds=setting.rounds,
-        seed=seed,
-        **settings,
-    )
+    return STUDIED[name].made(stream.sizes, setting.per_round, seed, setting.rounds)
 
 
 def own_variances(stream: Stream, setting: Setting, seed: int) -> dict[str, float]:
-    """Let each selector draw for itself; return for each the sum over rounds and clients of a_m / q_m.
+    """Let each selector draw for itself; return the sum over rounds and clients of a_m / q_m.
 
     In a round, a_m is (λ_m times the norm of client m)², and q_m is the selector's probability of client m.
     """
@@ -101,11 +87,9 @@ def own_variances(stream: Stream, setting: Setting, seed: int) -> dict[str, floa
 
 
 def studied(log: str, stream: Stream, setting: Setting, seed: int) -> tuple[Evidence, Floats]:
-    """Let the selector ``log`` draw from a stream; return the evidence of its log, and true variances.
+    """Let the selector ``log`` draw from a stream; return the evidence of its log, and true variances (S,).
 
-    The true variances (S,) are those under the probabilities of the replayed selectors.
-
-    S is the number of selectors in `STUDIED`. The variances are relative to uniform sampling.
+    These are under the probabilities of the S replayed selectors, relative to uniform sampling.
     """
     logger = new(log, stream, setting, seed)
     nobody = np.empty(0, dtype=np.int64)

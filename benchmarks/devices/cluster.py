@@ -41,10 +41,8 @@ class Settings(NamedTuple):
 class DeviceCluster(LocalCluster):
     """A SuperLink and simulated devices, which run for as long as the `with` block.
 
-    `online_s`: the seconds from the start of the load generators until all devices were online.
-
-    Raises EngineError when the `with` block is entered, if the devices' keys are not registered, or the
-    devices do not come online.
+    `online_s`: the seconds from the start of the load generators until all devices were online. Raises
+    EngineError if the devices' keys are not registered, or the devices do not come online.
     """
 
     online_s: float

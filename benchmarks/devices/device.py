@@ -1,10 +1,10 @@
 """A simulated device: it speaks the Fleet API as a SuperNode of this project does, and trains nothing.
 
-A device has its own key and its own TLS connection. A heartbeat is always under way, and a request for
-messages whenever the device has no message. The device fetches the objects of a message, waits, and sends a
-model of the same size back. Many devices run in one process, on one event loop. Two things are cheaper than
-on a real device: a device makes a new signature only once a minute (the server checks the signature of each
-request), and the devices of a process share the decoded model of a round.
+A device has its own key and TLS connection. A heartbeat is always under way, and a request for messages
+whenever the device has no message. The device fetches the objects of a message, waits, and sends a model of
+the same size back. Many devices run on one event loop. Two things are cheaper than on a real device: a device
+makes a new signature only once a minute (the server checks the signature of each request), and the devices of
+a process share the decoded model of a round.
 """
 
 import asyncio
@@ -24,7 +24,6 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushM
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
-    ObjectTree,
     PullObjectRequest,
     PushObjectRequest,
 )
@@ -35,7 +34,6 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
     get_object_type_from_object_content,
-    iterate_object_tree,
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -44,10 +42,11 @@ from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
 from deploy.fleet import wire
 from deploy.fleet.duties.held_requests import LONGEST_LONG
-from deploy.fleet.duties.joined_objects import MOST, SEPARATOR, split
+from deploy.fleet.duties.joined_objects import CARRIED, MOST, SEPARATOR, join, joined, split
+from deploy.fleet.protocol import names_in
 from deploy.fleet.supernode.connection import OPTIONS
 from deploy.fleet.supernode.node import LONGEST_IDLE, PAUSE_SHARE, SHORTEST_IDLE
-from deploy.fleet.supernode.transfers import FIRST_RETRY, LONGEST_RETRY, joined
+from deploy.fleet.supernode.transfers import FIRST_RETRY, LONGEST_RETRY
 from deploy.flower.patches.shared import LOOK
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import write_report
@@ -67,12 +66,11 @@ CHANGE = 1e-4  # added to each number of a model, so all devices' updates have a
 class Load:
     """The settings of all devices of a process, and what happened to their messages.
 
-    `address`: HOST:PORT of the Fleet API. `authority`: the certificate of the authority that signed the
-    server's certificate (PEM). `delay`: seconds between the arrival of a message and its reply. `at_once`:
-    how many devices may connect at the same time. `counts`: how many messages were "received", "answered",
-    and "abandoned" because their device left; under "failed STATUS": how many requests failed with this gRPC
-    status; under "left" and "died": see `load.come_and_go`. `online`: the node ids of the devices that are
-    online.
+    `address`: HOST:PORT of the Fleet API. `authority`: the authority's certificate (PEM). `delay`: seconds
+    until the reply to a message. `at_once`: how many devices may connect at the same time. `counts`: messages
+    "received", "answered", and "abandoned" because their device left; "failed STATUS": requests that failed
+    with this gRPC status; "left" and "died": see `load.come_and_go`. `online`: the node ids of the devices
+    that are online.
     """
 
     def __init__(self, address: str, authority: bytes, delay: float, at_once: int) -> None:
@@ -84,11 +82,8 @@ class Load:
         self.online: set[int] = set()
         self._models: OrderedDict[str, dict[str, np.ndarray[Any, Any]]] = OrderedDict()
 
-    def model(
-        self,
-        contents: dict[str, bytes],  # objects of the message, by id
-    ) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Return the decoded arrays of a message, None if it has none. Callers must not change them."""
+    def model(self, contents: dict[str, bytes]) -> dict[str, np.ndarray[Any, Any]] | None:
+        """Return the decoded arrays of a message from its objects by id, which must not change, or None."""
         name = next(
             (n for n, each in contents.items() if get_object_type_from_object_content(each) == "ArrayRecord"),
             None,
@@ -107,8 +102,7 @@ class Load:
 class Device:
     """A simulated device, with a registered name, which it also claims as its identity, and key.
 
-    `number` is the seed of its random numbers, by which its updates differ from those of the other devices of
-    its process. It adds to the counts of `load`.
+    `number` is the seed of its random numbers, by which its updates differ from those of others.
     """
 
     def __init__(self, name: str, number: int, key: EllipticCurvePrivateKey, load: Load) -> None:
@@ -158,13 +152,13 @@ class Device:
         while True:
             began = time.monotonic()
             pull = PullMessagesRequest(node=self._node)
-            response = await self._ask(calls["PullMessages"], pull, extra=(wire.LONG,))
+            response = await self._ask(calls["PullMessages"], pull, extra=(wire.LONG, wire.WHOLE))
             ended = time.monotonic()
             if response.messages_list:
                 self._last_message = ended
                 self._load.counts["received"] += 1
                 try:
-                    await self._answer(calls, response.messages_list[0], response.message_object_trees[0])
+                    await self._answer(calls, response)
                 except asyncio.CancelledError:
                     self._load.counts["abandoned"] += 1
                     raise
@@ -173,16 +167,17 @@ class Device:
                 pause = PAUSE_SHARE * (ended - self._last_message)
                 await asyncio.sleep(min(max(pause, SHORTEST_IDLE), LONGEST_IDLE))
 
-    async def _answer(self, calls: Calls, proto: Any, tree: ObjectTree) -> None:
-        asked = message_from_proto(proto)
+    async def _answer(self, calls: Calls, response: Any) -> None:
+        asked, tree = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
         run = asked.metadata.run_id
         if run not in self._runs:
             found = await self._ask(calls["GetRun"], GetRunRequest(node=self._node, run_id=run))
             fab = GetFabRequest(node=self._node, hash_str=found.run.fab_hash, run_id=run)
             await self._ask(calls["GetFab"], fab)
             self._runs.add(run)
-        contents: dict[str, bytes] = {}
-        missing = list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree)))
+        names, carried = names_in(tree), wire.carried(response)
+        contents = dict(zip(names, split(carried), strict=True)) if carried else {}
+        missing = [name for name in names if name not in contents]
         while missing:
             names = missing[:MOST]
             content = await self._fetch(calls, run, SEPARATOR.join(names))
@@ -197,7 +192,7 @@ class Device:
         if self._load.delay:
             await asyncio.sleep(self._load.delay)
         reply = Message(self._content(asked.metadata.message_type, contents), reply_to=asked)
-        await self._send(calls, reply, time.monotonic() - began)
+        await self._send(calls, reply, time.monotonic() - began, carries=bool(carried))
 
     async def _fetch(self, calls: Calls, run: int, name: str) -> bytes:
         request, pause = PullObjectRequest(node=self._node, run_id=run, object_id=name), FIRST_RETRY
@@ -224,7 +219,7 @@ class Device:
         content["arrays"] = ArrayRecord(changed)
         return content
 
-    async def _send(self, calls: Calls, reply: Message, seconds: float) -> None:
+    async def _send(self, calls: Calls, reply: Message, seconds: float, *, carries: bool) -> None:
         with no_object_id_recompute():  # hash each object once
             name, tree = reply.object_id, get_object_tree(reply)
             objects = {each: found.deflate() for each, found in get_all_nested_objects(reply).items()}
@@ -236,9 +231,11 @@ class Device:
             message_object_trees=[tree],
             clientapp_runtime_list=[seconds],
         )
+        order = names_in(tree)
+        if carries and len(order) <= MOST and sum(len(objects[each]) for each in order) <= CARRIED:
+            wire.carry(announced, join(objects[each] for each in order))
         response = await self._ask(calls["PushMessages"], announced)
         missing = set(response.objects_to_push)
-        order = dict.fromkeys(each.object_id for each in iterate_object_tree(tree))
         for name, content in joined((each, objects[each]) for each in order if each in missing):
             push = PushObjectRequest(
                 node=self._node,
@@ -252,16 +249,9 @@ class Device:
                 raise RuntimeError(f"{self.name}: an object of a reply was not stored")
 
     async def _ask(
-        self,
-        method: Any,
-        request: Any,
-        timeout: float | None = None,
-        extra: tuple[tuple[str, str], ...] = (),
+        self, method: Any, request: Any, timeout: float | None = None, extra: tuple[tuple[str, str], ...] = ()
     ) -> Any:
-        """Send a request until it succeeds, for `PATIENCE` s at most, and return its answer.
-
-        An error with the status UNAUTHENTICATED is raised at once.
-        """
+        """Send a request until it succeeds, for `PATIENCE` s at most; UNAUTHENTICATED is raised at once."""
         until = time.monotonic() + PATIENCE
         while True:
             try:

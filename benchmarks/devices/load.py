@@ -61,16 +61,12 @@ async def run(settings: Settings) -> None:
     report()
 
 
-async def come_and_go(
-    devices: list[Device],
-    leaves: float,  # how many devices leave in a minute, at random and without a sign, >= 0
-    away: float,  # seconds until a device that left comes back
-    seed: int,  # seed of the random choice of which devices leave, and when
-    # Its `counts` are updated: "left" is the number of times that a device left. "died" is the number of
-    # times that a device failed; such a device comes back, too.
-    load: Load,
-) -> None:
-    """Run devices until this task is cancelled."""
+async def come_and_go(devices: list[Device], leaves: float, away: float, seed: int, load: Load) -> None:
+    """Run devices until this task is cancelled; `leaves` of them leave in a minute, for `away` seconds.
+
+    `load.counts` gets "left", how many times one left at random and without a sign, and "died", how many
+    times one failed; such a device comes back, too.
+    """
     random = np.random.default_rng(seed)
 
     async def keep(device: Device) -> None:

@@ -41,25 +41,14 @@ class Use(NamedTuple):
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """Run the rounds, and return the results by name.
+    """Run the rounds, and return the results by name; RuntimeError if the run ends early.
 
-    Returns
-    -------
-    dict of str to number, or to dict
-        ``round_s``: the median seconds of a round; ``round_max_s``: the longest; ``first_round_s``: round 1;
-        ``online_s``: `DeviceCluster.online_s`; ``superlink_cpu_s_per_round``,
-        ``serverapp_cpu_s_per_round``, ``load_cpu_s_per_round``: CPU seconds; ``superlink_mb``: the largest
-        resident memory of the SuperLink in MB; ``superlink_mb_begin``, ``superlink_mb_end``: its memory after
-        round 1 and after the last round; ``files``, ``threads``: the largest numbers of open files and of
-        threads of the SuperLink; ``load_average``: the machine's load average over a minute, before round 1
-        and after the last round; ``lost``: replies that did not come within `LIMIT`; ``away``: replies that
-        are errors because the device had left; ``refused``: other replies that were not used; ``failures``:
-        some of the reasons; ``counts``: see `device.Load`.
-
-    Raises
-    ------
-    RuntimeError
-        If the run ends early.
+    ``round_s`` is the median seconds of a round, ``first_round_s`` those of round 1; CPU seconds are of a
+    round. ``superlink_mb`` is the largest resident memory of the SuperLink; ``..._begin`` and ``..._end``
+    those after the first and the last round. ``load_average`` is the machine's, before round 1 and after the
+    last. ``lost`` are replies that did not come within `LIMIT`, ``away`` errors because the device had left,
+    ``refused`` other replies that were not used; ``failures`` some of the reasons; ``counts`` those of
+    `device.Load`.
     """
     folder = Path(tempfile.mkdtemp(prefix="cohort-devices-"))
     lines = folder / "rounds.jsonl"

@@ -1,27 +1,21 @@
 """Implements `cohort bench papers` and `cohort bench selectors`: runs experiments, writes their tables."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import typer
 from rich.console import Console
 
 from benchmarks.experiments.figure import draw
-from benchmarks.experiments.report import as_json, table
+from benchmarks.experiments.report import Experiment, Report, as_json, table
 from benchmarks.experiments.running import missing_data, num_seeds, run_all
 from benchmarks.results.machine import gpu
 from benchmarks.results.recording import record_report
 from tasks.datasets import DESCRIPTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from benchmarks.experiments.report import Experiment, Report
 
 
 def list_experiments(known: Mapping[str, Experiment]) -> None:
@@ -34,20 +28,22 @@ def list_experiments(known: Mapping[str, Experiment]) -> None:
 
 
 def run_experiments(
-    known: Mapping[str, Experiment],  # experiments to choose from, by name
-    # Names of the experiments to run. Without names, all known experiments run, except those whose data file
-    # is missing and, on a machine without a GPU, those that need one.
+    known: Mapping[str, Experiment],
     names: list[str] | None,
     seeds: int | None,
     jobs: int,
     data: Path | None,
-    # Folder for the output. If `quick`, the output goes to the subfolder ``quick`` of this folder.
     out: Path,
     quick: bool,
     fresh: bool,
-    record: bool = False,  # whether to write the data files of ``results/``, too
+    record: bool = False,
 ) -> None:
-    """Run experiments, print their tables, and write tables, figures and numbers to a folder."""
+    """Run experiments, print their tables, and write tables, figures and numbers to a folder.
+
+    Without `names`, all `known` experiments run, except those whose data file is missing and, on a machine
+    without a GPU, those that need one. If `quick`, the output goes to the subfolder ``quick`` of `out`. If
+    `record`, the data files of ``results/`` are written, too.
+    """
     unknown = [name for name in names or () if name not in known]
     if unknown:
         _fail(f"experiment = {unknown[0]!r}: must be one of {', '.join(known)}")
@@ -91,7 +87,7 @@ def run_experiments(
 
 
 def _where(file: str, data: Path | None) -> str:
-    """Return the help on a missing data file: where to put the file, and the command that writes it."""
+    """Return where to put a missing data file, and the command that writes it."""
     where = f"put it into {data}" if data else "name its folder with --data or COHORT_DATA"
     name = Path(file).stem
     if name in DESCRIPTIONS and DESCRIPTIONS[name].hub is None:

@@ -6,8 +6,6 @@ client's mini-batches. The features are those that a server can remember: for ea
 ½ old + ½ new of its updates, as 24 random projections.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +21,7 @@ from strategies import designs
 from strategies.numerics.arrays import Floats, Ints
 from strategies.numerics.sampling import Draw
 from strategies.numerics.streams import generator
+from tasks.base import Arrays
 from tasks.federated_data import Dataset, FederatedData
 
 BASELINE = "independent"
@@ -75,7 +74,7 @@ def _train(
     kernel: Kernel,
     seed: int,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return (T,) accuracies in %, (T,) losses, and the errors of the aggregate in every 20th round.
+    """Return accuracies in % (T,), losses (T,), and the aggregate's errors in every 20th round.
 
     An error is divided by that of independent draws for the same model.
     """
@@ -96,10 +95,9 @@ def _train(
     for number in range(1, num_rounds + 1):
         plan = Plan(seed, number, setting.learning_rate, BATCH_SIZE, setting.local_steps)
         if number % ERROR_EVERY == 0:
-            rows = _updates(kernel.train(arrays, data, np.arange(NUM_CLIENTS), plan).updates)
-            products = (rows @ rows.T).astype(np.float64)
+            inner, _ = products(kernel, arrays, data, plan)
             own, independent = (
-                _error(partial(drawn, each), products, shares, generator(seed, number, "redraws"))
+                _error(partial(drawn, each), inner, shares, generator(seed, number, "redraws"))
                 for each in (design, BASELINE)
             )
             errors.append(own / independent)
@@ -120,18 +118,22 @@ def _updates(updates: object) -> np.ndarray[tuple[int, int], np.dtype[np.float32
     return updates.rows
 
 
-def _error(
-    drawn: Callable[[np.random.Generator], Draw], products: Floats, shares: Floats, rng: np.random.Generator
-) -> float:
-    """Return the root of the mean of ‖Σ W_m λ_m u_m − Σ λ_m u_m‖² over many draws.
+def products(kernel: Kernel, arrays: Arrays, data: FederatedData, plan: Plan) -> tuple[Floats, Floats]:
+    """Return the inner products (M, M) of the updates that all clients would send, and their losses (M,)."""
+    trained = kernel.train(arrays, data, np.arange(data.num_clients), plan)
+    rows = _updates(trained.updates)
+    return (rows @ rows.T).astype(np.float64), trained.losses
 
-    `products` (M, M) holds the inner products of the updates u.
-    """
+
+def _error(
+    drawn: Callable[[np.random.Generator], Draw], inner: Floats, shares: Floats, rng: np.random.Generator
+) -> float:
+    """Return the root of the mean of ‖Σ W_m λ_m u_m - Σ λ_m u_m‖² from the u's inner products."""
     total = 0.0
     for _ in range(REDRAWS):
         draw, off = drawn(rng), -shares
         off[draw.clients] += draw.importance * shares[draw.clients]
-        total += float(off @ products @ off)
+        total += float(off @ inner @ off)
     return float(np.sqrt(total / REDRAWS))
 
 

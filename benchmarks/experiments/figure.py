@@ -1,20 +1,15 @@
 """The figure of an experiment, drawn from the curves of its seeds."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.experiments.report import Experiment, Report
 from deploy.runs.figure import COLOURS, STYLES, figure_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from benchmarks.experiments.report import Experiment, Report
-    from strategies.numerics.arrays import Floats
+from strategies.numerics.arrays import Floats
 
 
 class Band(NamedTuple):
@@ -39,23 +34,14 @@ def bands(report: Report) -> dict[str, dict[str, Band]]:
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draw an experiment's curves as a PNG file: means over the seeds, with bands of ± a standard deviation.
-
-    The experiment must have curves.
-    """
+    """Draw an experiment's curves as a PNG file: means over the seeds ± a standard deviation."""
     draw_bands(report.experiment, bands(report), len(report.outcomes), path)
 
 
 def draw_bands(
     experiment: Experiment, panels: Mapping[str, Mapping[str, Band]], seeds: int, path: Path, **file: Any
 ) -> None:
-    """Draw bands as a PNG file.
-
-    `panels` has at least one panel: title -> label of the line -> band. `seeds` is the number of seeds, and
-    `file` are further arguments of `figure_file`.
-
-    Raises ModuleNotFoundError if matplotlib is missing.
-    """
+    """Draw at least one panel (title -> label -> band) as a PNG file; `file` goes to `figure_file`."""
     across = min(3, len(panels))
     down = math.ceil(len(panels) / across)
     with figure_file(path, width=1 + 4.2 * across, height=0.8 + 3.2 * down, **file) as figure:

@@ -2,20 +2,15 @@
 
 10 clients train in a round, with a perceptron on MNIST, a small CNN on CIFAR-10 (both with labels by
 Dirichlet(α) over 100 clients), or a small LSTM on the roles of Shakespeare, 156 clients who have what they
-say. All methods of a seed share the data, the initial model, each client's mini-batches, the devices and the
-test samples: 1,000 random ones, measured in every second round. The LSTM reads the last 20 of the 80
-characters.
+say; it reads the last 20 of the 80 characters. All methods of a seed share the data, the initial model, the
+mini-batches, the devices and the test samples: 1,000 random ones, measured in every second round.
 
 The learning rate was tuned for each task in steps of 2, with `md` on the seeds 1000 and 1001, which are not
-measured (`tune`). "The best accuracy" is the final accuracy of `md` in these runs, so it is a fixed number
-for each task. Methods have no rates of their own: tuning each would take longer than the experiment.
-
-A round takes as long as its slowest client. No method looks at durations, so one run gives the seconds for
-all kinds of devices (`SPEEDS`). The polls of `cpow-d` take no time; the models that it sends to candidates
-count as megabytes.
+measured (`tune`). "The best accuracy" is the final one of `md` in these runs. Methods have no rates of their
+own: tuning each would take longer than the experiment. A round takes as long as its slowest client. No method
+looks at durations, so one run gives the seconds for all kinds of devices (`SPEEDS`). The polls of `cpow-d`
+take no time; the models that it sends to candidates count as megabytes.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,10 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tasks
+from benchmarks.experiments.draws import products
+from benchmarks.experiments.methods import OWN_DRAWS, Method
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from benchmarks.time_to_accuracy.federation import JITTER, MEDIAN, SIGMA
 from simulation.kernels import Kernel, Plan, kernel_of
-from simulation.kernels.base import StackedUpdates
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
@@ -61,20 +57,13 @@ class FedAvgSelector(PlainMeanSelector):
         return clients, np.full(clients.size, 1 / context.available.count)
 
 
-class Method(NamedTuple):
-    """A selector and its settings."""
-
-    selector: str
-    settings: Mapping[str, Any] = {}
-
-
 BASELINE = "md"
 METHODS = {
     "md": Method("md"),
     "md, balanced": Method("md", {"design": "balanced"}),
     "fedavg": Method("fedavg", {"averaging": "sizes"}),
-    "forecast": Method("forecast"),
-    "forecast, balanced": Method("forecast", {"design": "balanced"}),
+    "forecast": Method("forecast", OWN_DRAWS),
+    "forecast, balanced": Method("forecast"),
     "clustered-updates": Method("clustered-updates"),
     "divfl": Method("divfl"),
     "cpow-d": Method("cpow-d", {"batch_size": BATCH_SIZE}),
@@ -148,11 +137,8 @@ def run(
 def federation_of(setting: Setting, seed: int, path: Path) -> Federation:
     """Return the data of a seed, which are the same for all methods."""
     task = tasks.create(setting.task, partition=setting.partition, data_dir=str(path), **setting.model)
-    data, test, rng = (
-        task.federated_data(setting.num_clients, seed),
-        task.test_data(),
-        generator(seed, 0, "tested"),
-    )
+    data, test = task.federated_data(setting.num_clients, seed), task.test_data()
+    rng = generator(seed, 0, "tested")
     test = test.take(rng.permutation(len(test))[:TESTED])
     clients = [data.client(m) for m in range(data.num_clients)]
     own = [each.take(rng.permutation(len(each))[:OWN]) for each in clients]
@@ -199,19 +185,10 @@ def train(setting: Setting, federation: Federation, method: Method, seed: int) -
     size = sum(array.nbytes for array in simulator.arrays.values()) / 1e6
     own = np.sort([100 * simulator.evaluate(each).accuracy for each in federation.own])
     plan = Plan(seed, setting.num_rounds + 1, setting.learning_rate, BATCH_SIZE, setting.local_steps)
-    trained = federation.kernel.train(simulator.arrays, federation.data, np.arange(setting.num_clients), plan)
-    assert isinstance(trained.updates, StackedUpdates)  # of all kernels here
-    rows = trained.updates.rows
-    products = (rows @ rows.T).astype(np.float64)
-    error, bias = _error_and_bias(simulator.selector, products, trained.losses, setting.num_rounds)
-    return Track(
-        np.array(accuracy),
-        cohorts,
-        size * np.cumsum(models),
-        float(own[: own.size // 10].mean()),
-        error,
-        bias,
-    )
+    found = products(federation.kernel, simulator.arrays, federation.data, plan)
+    error, bias = _error_and_bias(simulator.selector, *found, setting.num_rounds)
+    worst = float(own[: own.size // 10].mean())
+    return Track(np.array(accuracy), cohorts, size * np.cumsum(models), worst, error, bias)
 
 
 def _error_and_bias(
@@ -220,10 +197,9 @@ def _error_and_bias(
     """Return the error and the bias of the aggregate after the last round, from many selections.
 
     `products` (M, M) holds the inner products of all clients' updates u, `losses` (M,) the losses that
-    candidates report. The error e of a selection is Σ c_m u_m - Σ λ_m u_m. The first result is the root of
-    E‖e‖², divided by that of `md`; the second is ‖E e‖ in % of the root of E‖e‖². As in
-    `benchmarks.time_to_accuracy.bias`, ‖E e‖² is the product of the mean errors in two halves of the
-    selections, so that the values of unbiased methods are around 0, of both signs.
+    candidates report. The error e of a selection is Σ c_m u_m - Σ λ_m u_m. The results are the root of E‖e‖²
+    divided by that of `md`, and ‖E e‖ in % of the root of E‖e‖². As in `benchmarks.time_to_accuracy.bias`, ‖E
+    e‖² is the product of the mean errors in two halves, so the values of unbiased methods are around 0.
     """
     shares: Floats = selector.client_sizes / selector.client_sizes.sum()
     off = np.tile(-shares, (REDRAWS, 1))
@@ -252,22 +228,11 @@ def tune(name: str, path: Path, seeds: Sequence[int] = (1000, 1001)) -> dict[flo
 
 
 SETTINGS = {
-    "real-mnist": Setting("mnist-mlp", "dirichlet:0.3", 0.4, local_steps=10, num_rounds=100, best=94.5),
-    "real-cifar-.1": Setting(
-        "cifar10", "dirichlet:0.1", 0.1, local_steps=10, num_rounds=80, best=37.7, model={"small": True}
-    ),
-    "real-cifar-.3": Setting(
-        "cifar10", "dirichlet:0.3", 0.2, local_steps=10, num_rounds=80, best=45.6, model={"small": True}
-    ),
+    "real-mnist": Setting("mnist-mlp", "dirichlet:0.3", 0.4, 10, 100, best=94.5),
+    "real-cifar-.1": Setting("cifar10", "dirichlet:0.1", 0.1, 10, 80, best=37.7, model={"small": True}),
+    "real-cifar-.3": Setting("cifar10", "dirichlet:0.3", 0.2, 10, 80, best=45.6, model={"small": True}),
     "real-shakespeare": Setting(
-        "shakespeare",
-        "natural",
-        8.0,
-        local_steps=5,
-        num_rounds=70,
-        best=34.9,
-        num_clients=156,
-        model={"hidden": 64, "depth": 1, "length": 20},
+        "shakespeare", "natural", 8.0, 5, 70, 34.9, 156, {"hidden": 64, "depth": 1, "length": 20}
     ),
 }
 EXPERIMENTS = tuple(

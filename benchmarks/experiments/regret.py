@@ -6,8 +6,6 @@ the variance of the aggregate of K draws with the probabilities p, plus a consta
 The regret of round t is ``l_t(p_t) - min_q l_t(q)``, with the minimum over all probabilities q.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from strategies.numerics.arrays import Floats
@@ -25,30 +23,17 @@ def excess(r: Floats, p: Floats) -> float:
 
 
 def feedback_of(norms: Floats) -> Feedback:
-    """Return the feedback of a round in which all S selected clients reply; `norms` (S,) are their norms."""
+    """Return the feedback of a round in which all S selected clients reply with the norms (S,)."""
     missing = np.full(norms.size, np.nan)
     return Feedback(norms, missing, missing, missing, np.ones(norms.size, dtype=np.bool_))
 
 
 class Oracle(ProbabilitySelector):
-    """Selector that knows all clients' norms of the round and draws with the probabilities of least variance.
+    """Knows all clients' norms of the round, and draws with the probabilities of least variance.
 
-    Its probabilities are ``p_m = max(floor, c λ_m ||g_m||)``, where c makes their sum 1. Of all probabilities
-    that are at least `floor`, these minimise sum_m a_m / p_m. With floor 0 they differ from the probabilities
-    of the selector `optimal` only by the small floor of `optimal`.
-
-    Parameters
-    ----------
-    num_clients, clients_per_round, seed
-        See `ProbabilitySelector`.
-    floor : float
-        The least probability of a client, in [0, 1/M].
-
-    Attributes
-    ----------
-    norms : ndarray, shape (M,)
-        Every client's ||g_m|| in the next round. The experiment sets them before `select`; at first all are
-        1.
+    They are ``p_m = max(floor, c λ_m ||g_m||)``, where c makes their sum 1: of all probabilities that are at
+    least `floor`, these minimise sum_m a_m / p_m. The experiment sets ``norms`` (M,), every client's ||g_m||
+    in the next round, before `select`; at first all are 1.
     """
 
     name = "oracle"

@@ -1,17 +1,14 @@
 """The definition of an experiment, and the table made from the results of its seeds.
 
-One seed of an experiment yields a number for each cell (row, column) of the table, and curves. The table
-shows a cell's mean ± standard deviation over the seeds, followed in brackets by a known result to compare it
-with, if there is one. What an experiment is about stands on its page in docs/results/.
+One seed of an experiment yields a number for each cell (row, column) of the table, and curves. What an
+experiment is about stands on its page in docs/results/.
 """
-
-from __future__ import annotations
 
 import csv
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,11 +52,10 @@ class Curve(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of one seed: the cells of the table, and the curves of the figure.
+    """The result of one seed: the cells of the table, in the order of its rows and columns, and the curves.
 
-    If a cell is NaN or missing, for example because an accuracy was never reached, the seed is left out of
-    the cell's mean, and the table shows "(n of N)". Rows and columns are printed in the order in which they
-    first appear.
+    A seed whose cell is NaN or missing, as if an accuracy was never reached, does not count in the cell's
+    mean.
     """
 
     cells: Mapping[Cell, float]
@@ -81,8 +77,8 @@ class Experiment:
 
     name: str  # name on the command line. Its section on a page of docs/results/ says what it is about.
     # ``run(seed)``, or ``run(seed, path)`` if `data` is set, returns the `Outcome`, which depends on the seed
-    # and the data file alone, apart from measured times. If `run` has a parameter ``quick``, ``quick=True``
-    # runs a small form, which takes at most about a minute. `run` must be picklable.
+    # and the data file alone, apart from measured times. `run` must be picklable. For the quick form, which
+    # takes at most about a minute, see `running.quick_form`.
     run: Callable[..., Outcome]
     seeds: int = 5  # number of seeds, unless a command names another number. The seeds are 0, 1, 2 and so on.
     digits: int = 3  # number of decimal places in the table
@@ -95,6 +91,7 @@ class Experiment:
     # Whether it would take days without a GPU. Without one it runs only if it is named, and its recorded
     # results are not compared with the code.
     gpu: bool = False
+    quick: Mapping[str, Any] = field(default_factory=dict)  # arguments of `run` for the quick form
 
     @property
     def known(self) -> Mapping[Cell, str]:
@@ -141,8 +138,7 @@ class Report(NamedTuple):
 def summarise(values: Sequence[float], digits: int) -> str:
     """Return "mean ± standard deviation" of the values (N,), one per seed; NaN stands for no value.
 
-    If only n < N seeds have a value, "(n of N)" follows. If one seed has a value, there is no "±". If no seed
-    has a value, the text is "never".
+    If only n < N seeds have one, "(n of N)" follows; if none has, the text is "never". One value has no "±".
     """
     there = [value for value in values if not math.isnan(value)]
     if not there:
@@ -165,8 +161,7 @@ def table(report: Report) -> str:
 def rows(report: Report) -> list[str]:
     """Return the lines of the table, after a line that says how to read it.
 
-    A cell with a known result reads ``ours [known]``. Known results are left out of reports on the quick
-    form, since they cannot be compared with its numbers.
+    A cell with a known result reads ``ours [known]``, except in the quick form.
     """
     experiment, seeds = report.experiment, len(report.outcomes)
     known = {} if report.quick else experiment.known
@@ -192,8 +187,8 @@ def rows(report: Report) -> list[str]:
 def markdown(lines: Sequence[Sequence[str]], sides: str = "") -> list[str]:
     """Return the lines of a Markdown table, from its cells with the heads first.
 
-    `sides` has a letter for each column: "l" for left, the default, or "r" for right. Columns are padded,
-    unless a line would have more than 250 characters.
+    `sides` has a letter for each column: "l" (default) or "r". Columns are padded, unless a line would have
+    more than 250 characters.
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if sum(widths) > 250:

@@ -1,14 +1,13 @@
 """Runs the seeds of experiments as jobs, see `deploy.sweeps.jobs`, and says which sources decide a result."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import time
 import traceback
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -16,9 +15,6 @@ from rich.console import Console
 from benchmarks.experiments.report import Curve, Experiment, Outcome, Report, Value, number, plain
 from deploy.sweeps.jobs import Ended, finish, finished, on_this_machine, shown
 from deploy.sweeps.source_digests import closure, digest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 class Job(NamedTuple):
@@ -39,10 +35,17 @@ class Job(NamedTuple):
 
 def run(experiment: Experiment, seed: int, data: Path | None, quick: bool = False) -> Outcome:
     """Run a seed in this process."""
-    settings: dict[str, Any] = {}
-    if quick and "quick" in inspect.signature(experiment.run).parameters:
-        settings["quick"] = True
-    return experiment.run(seed, *([] if data is None else [data]), **settings)
+    return experiment.run(
+        seed, *([] if data is None else [data]), **(quick_form(experiment) if quick else {})
+    )
+
+
+def quick_form(experiment: Experiment) -> dict[str, Any]:
+    """Return the arguments of `Experiment.run` for the quick form, by default a tenth of the rounds."""
+    parameters = inspect.signature(experiment.run).parameters
+    if experiment.quick or "quick" in parameters:
+        return dict(experiment.quick or {"quick": True})
+    return {"num_rounds": parameters["num_rounds"].default // 10} if "num_rounds" in parameters else {}
 
 
 def execute(job: Job) -> Ended:
@@ -90,9 +93,9 @@ def missing_data(experiment: Experiment, data: Path | None) -> bool:
 
 
 def data_file(experiment: Experiment, data: Path | None) -> tuple[Path | None, str]:
-    """Return the experiment's file in the folder `data`, and its SHA-256; None and "" if it needs none.
+    """Return the experiment's file and its SHA-256; None and "" if it needs none.
 
-    Raises FileNotFoundError if the file is missing.
+    Raises FileNotFoundError if the file is missing from the folder `data`.
     """
     if not experiment.data:
         return None, ""
@@ -109,7 +112,7 @@ def _sha256(file: Path, changed: int) -> str:
 
 
 def num_seeds(experiment: Experiment, seeds: int | None, quick: bool) -> int:
-    """Return the number of seeds to run: `seeds` if given, else 1 if quick, else `Experiment.seeds`."""
+    """Return `seeds` if given, else 1 if quick, else `Experiment.seeds`."""
     return seeds or (1 if quick else experiment.seeds)
 
 
@@ -128,22 +131,21 @@ def plan(
 
 def run_all(
     experiments: Sequence[Experiment],
-    out: Path,  # folder for the results of the seeds. The result of a seed is the file ``NAME-SEED.json``.
+    out: Path,
     *,
-    # Number of seeds of each experiment. The seeds are 0 to `seeds` - 1. For None see `num_seeds`.
     seeds: int | None = None,
-    jobs: int = 1,  # number of seeds that run in parallel, >= 1, each in a process with one thread
-    data: Path | None = None,  # folder with the data files that experiments need
-    # Whether to run the small form of each experiment, and to run also the seeds that have a result.
+    jobs: int = 1,
+    data: Path | None = None,
     quick: bool = False,
     fresh: bool = False,
-    console: Console | None = None,  # where to show the progress
-    problems: list[str] | None = None,  # a list for the traceback of each seed that fails
+    console: Console | None = None,
+    problems: list[str] | None = None,
 ) -> Iterator[Report]:
     """Run the seeds that have no result of the present code and data, and yield a report on each experiment.
 
-    The reports come in the order of the experiments, each as soon as all seeds of the experiment have ended.
-    If a seed raises an error, its experiment has no report; the other seeds and experiments go on. Raises
+    The file of a seed is ``NAME-SEED.json`` in `out`. With `fresh`, seeds that have a result run again. The
+    reports come in the order of the experiments, each as soon as all its seeds have ended. If a seed raises
+    an error, the traceback goes to `problems`, its experiment has no report, and the others go on. Raises
     RuntimeError if a process is killed.
     """
     plans = {each.name: plan(each, out, seeds, data, quick) for each in experiments}
@@ -176,10 +178,7 @@ def run_all(
 
 
 def sources_of(experiment: Experiment) -> list[Path]:
-    """Return the file with the experiment's `run`, the file that lists the experiment, and all they import.
-
-    The settings are in the module that lists the experiment, as arguments of a `functools.partial`.
-    """
+    """Return the files of the experiment's `run` and of the list with its settings, and all they import."""
     return closure(_modules(experiment))
 
 

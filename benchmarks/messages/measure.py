@@ -2,12 +2,8 @@
 
 Two apps are measured: ``numpy`` trains a softmax regression (`numpy_app`), and ``torch`` the network of
 Flower's quickstart-pytorch (`torch_app`). Each runs on a federation of this machine, with TLS, node
-authentication and a database. Every round sends a TRAIN message to each node. One federation runs at a time.
-
-The measured time is the CPU time of all processes of the federation in the measured rounds, including the
-time that the processes use while they wait, and children that have ended. Two rounds run before the
-measurement; in the first of them, the nodes fetch the app. The CPU time of the app's handlers, which the app
-measures itself, is subtracted. The result is divided by the number of messages.
+authentication and a database, one at a time; every round sends a TRAIN message to each node. The CPU time of
+all processes in the measured rounds counts, also while they wait, without the app's handlers.
 """
 
 import time

@@ -2,16 +2,13 @@
 
 A federation of this machine, with TLS, node authentication and a database, sends a model of float32 to each
 node in each round. The nodes do not train: they change a parameter of each layer and send the model back.
-With half precision, models and updates travel as float16 (`strategies.half_precision`), half the bytes. The
-time is the median of the rounds.
+With half precision, models and updates travel as float16, half the bytes.
 
 For each node, the model is transferred six times in a round: to the SuperLink, the SuperNode and the
-ClientApp, and back. For comparison, the same number of bytes is sent through one local TCP connection without
-TLS; the seconds that this takes are called the loopback's time.
-
-The anonymous memory of each process is read 20 times a second (Linux). The memory of a program is the largest
-growth of one of its processes since the first reading, as a multiple of the model's size. The ServerApp holds
-the replies of all nodes at once, so its multiple grows with the number of nodes.
+ClientApp, and back. The loopback's time is that of the same bytes through one local TCP connection without
+TLS. The memory of a program is the largest growth of the anonymous memory of one of its processes, read 20
+times a second (Linux), as a multiple of the model's size. The ServerApp holds the replies of all nodes at
+once.
 """
 
 from __future__ import annotations
@@ -88,11 +85,10 @@ def loopback(size: int) -> float:
 
 
 def measure(megabytes: float, programs: Programs, half: bool, nodes: int, rounds: int) -> dict[str, object]:
-    """Return the cost of a round, from `rounds` rounds with `nodes` nodes and a model of this size.
+    """Return the cost of a round: median "seconds", mean "cpu" of all programs, and "loopback", "copies".
 
-    "seconds": the median of a round; "cpu": of all programs, the mean; "loopback": the seconds that the same
-    bytes take through the loopback; "copies": program -> the largest growth of one process, in sizes of the
-    model.
+    "loopback": the seconds that the same bytes take through the loopback; "copies": program -> the largest
+    growth of one process, in sizes of the model.
     """
     app, config = Path(__file__).with_name("large_app.py"), {"megabytes": megabytes, "half": half}
     with federation(programs, nodes, app=app, config=config) as running, Memory(running.cluster) as memory:

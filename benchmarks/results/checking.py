@@ -56,10 +56,7 @@ def wrong_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[str]:
 
 
 def outdated(results: Mapping[str, Result]) -> list[Recorded | Measured]:
-    """Return the results whose sources have changed since they were made, the cheapest to renew first.
-
-    The results that `need_gpu` returns are left out.
-    """
+    """Return the results whose sources have changed, the cheapest to renew first; without `need_gpu`'s."""
     found: list[tuple[float, Recorded | Measured]] = []
     unchecked = need_gpu(results)
     for each in results.values():
@@ -79,10 +76,7 @@ def need_gpu(results: Mapping[str, Result]) -> list[Recorded]:
 def sample(
     results: Mapping[str, Result], seed: int, budget: float, data: Path | None
 ) -> list[tuple[Recorded, int]]:
-    """Draw random seeds of recorded experiments, which together took at most `budget` CPU seconds.
-
-    Experiments whose file of samples is not in the folder `data` are left out.
-    """
+    """Draw random seeds of experiments whose data are there, recorded in `budget` CPU seconds at most."""
     seeds = [
         (each, number, seconds)
         for each in results.values()
@@ -109,11 +103,7 @@ class Rerun(NamedTuple):
 
 
 def rerun(seeds: Sequence[tuple[Recorded, int]], data: Path | None) -> list[Rerun]:
-    """Rerun seeds with the present code, with the vector instructions of the recording machine if possible.
-
-    `seeds` are results, and one of the seeds of each. `data` is the folder with the files of samples that
-    experiments read.
-    """
+    """Rerun seeds of results, with the vector instructions of the recording machine if possible."""
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for position, (result, _) in enumerate(seeds):
         alike.setdefault(tuple(restricted_to(result.machine).items()), []).append(position)
@@ -148,8 +138,7 @@ def rerun_here(seeds: Sequence[tuple[Experiment, str, int]], data: Path | None) 
 def differences(result: Recorded, seed: int, again: Rerun) -> list[str]:
     """Return how the values of a rerun seed differ from the recorded ones.
 
-    If both were computed with the same arithmetic (`machine.ARITHMETIC`), each value must be equal, bit for
-    bit. Otherwise see `RELATIVE` and `DEVIATIONS`.
+    With the same arithmetic (`machine.ARITHMETIC`) they must be equal, bit for bit; else see `RELATIVE`.
     """
     if again.values is None:
         return [f"{result.name}, seed {seed}: {again.reason}"]
@@ -165,10 +154,9 @@ def differences(result: Recorded, seed: int, again: Rerun) -> list[str]:
 
 
 def renew(result: Recorded | Measured, data: Path | None, folder: Path = FOLDER) -> list[str]:
-    """Rerun a part of a result whose sources have changed, and write the new digest if the values are equal.
+    """Rerun a part of an outdated result; write the new digest if the values are equal. Return differences.
 
-    The part is the cheapest seed of an experiment, or a whole benchmark of `recording.REPEATABLE`. Returns
-    the differences. If there are any, the data file stays as it is, and the result must be made again.
+    The part is the cheapest seed of an experiment, or a whole benchmark of `recording.REPEATABLE`.
     """
     part: int | str = "all"
     exact = True

@@ -1,9 +1,7 @@
 """Claims about selectors, and what the recorded values say about them.
 
 claims.csv has a claim in each line. It compares two cells of an experiment, or a cell with a number (in the
-column "other row"), seed by seed. The effect has a 95 % interval by Student's t, and its p value is corrected
-by Holm's method for all claims of its group that have values. With few seeds, most differences are "not
-shown".
+column "other row"), seed by seed. The p value is corrected by Holm's method in each group.
 """
 
 import csv
@@ -87,10 +85,7 @@ class Finding(NamedTuple):
 
 
 def judge(claims: Sequence[Claim], results: Mapping[str, Result]) -> list[Finding]:
-    """Return what the results say about each claim.
-
-    Raises KeyError if a recorded file does not have a cell that a claim names.
-    """
+    """Return what the results say about each claim; KeyError if a file lacks a cell that a claim names."""
     samples = [_sample(claim, results.get(claim.experiment)) for claim in claims]
     corrected = [math.nan] * len(claims)
     for group in dict.fromkeys(claim.group for claim in claims):

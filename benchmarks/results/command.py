@@ -23,7 +23,7 @@ from benchmarks.results.recording import measure
 
 
 def write_all() -> None:
-    """Fill the pages and draw the figures from the data files, and print the paths of those that changed."""
+    """Fill the pages and draw the figures, and print the paths of those that changed."""
     for path in write_pages(read()):
         typer.echo(path)
 
@@ -39,10 +39,9 @@ def measure_one(command: str) -> None:
 
 
 def renew_all(names: list[str] | None, data: Path | None) -> None:
-    """Renew the outdated results, the cheapest first; with `names`, only the outdated ones among these.
+    """Renew the outdated results, the cheapest first; with `names`, only these.
 
-    Raises SystemExit: With code 2 if a name has no result; 1 if a value differs, or data are missing; else
-    0.
+    Ends with code 2 if a name has no result, and 1 if a value differs, or data are missing.
     """
     results = read()
     for name in names or ():
@@ -68,14 +67,12 @@ def renew_all(names: list[str] | None, data: Path | None) -> None:
     sys.exit(failed > 0)
 
 
-def check(
-    seed: int | None,  # seed of the sample. (default: a random one, which is printed)
-    budget: float,  # seeds of the sample took at most this many CPU seconds together when they were recorded
-    # Folder with the files of samples that experiments read. Experiments whose file is missing are left out
-    # of the sample.
-    data: Path | None,
-) -> None:
-    """Print whether pages, digests and a sample of seeds agree with the code."""
+def check(seed: int | None, budget: float, data: Path | None) -> None:
+    """Print whether pages, digests of sources and a sample of seeds agree with the code.
+
+    The seeds of the sample (random, unless `seed` is given) took at most `budget` CPU seconds together.
+    Experiments whose file is not in the folder `data` are left out.
+    """
     results = read()
     problems, changed, unchecked = wrong_pages(results), outdated(results), need_gpu(results)
     problems += [

@@ -46,10 +46,7 @@ class Recorded(Origin):
     renewed: Sequence[Mapping[str, Any]] = ()
 
     def values(self, row: str, column: str) -> list[float]:
-        """Return the values of a cell in the order of the seeds; NaN where a seed has none.
-
-        Raises KeyError if there is no such cell.
-        """
+        """Return the values of a cell in the order of the seeds, NaN for none; KeyError without the cell."""
         try:
             return [number(value) for value in self.rows[row][column]]
         except KeyError:
@@ -101,10 +98,7 @@ def recorded(report: Report, **facts: Any) -> Recorded:
 
 
 def read(folder: Path = FOLDER) -> dict[str, Result]:
-    """Return the content of all data files by name.
-
-    Raises ValueError if a file is damaged, or its name is not the name that its content states.
-    """
+    """Return the content of all data files by name; ValueError if one is damaged or wrongly named."""
     found: dict[str, Result] = {}
     for file in sorted(folder.glob("*.json")):
         try:

@@ -24,7 +24,7 @@ def machine() -> dict[str, Any]:
     """Return the models of CPU and GPU, the number of cores, and the versions of Python and the packages.
 
     `vectors` are the CPU's vector instructions that NumPy uses. `blas` is the library of linear algebra, and
-    the kind of CPU for which the library chooses its code here.
+    the kind of CPU for which it chooses its code here.
     """
     numpy: dict[str, Any] = np.show_config(mode="dicts")  # type: ignore[assignment]
     return {
@@ -55,9 +55,8 @@ def same_arithmetic(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def restricted_to(instructions_of: Mapping[str, Any]) -> dict[str, str]:
     """Return environment variables with which a new process computes as another machine does.
 
-    NumPy, OpenBLAS and torch choose their code by the CPU's vector instructions. The variables restrict them
-    to the instructions of the other machine, whose description is ``instructions_of``. The result is empty if
-    this machine has the same instructions, or lacks some of them.
+    NumPy, OpenBLAS and torch choose their code by the CPU's vector instructions, which the variables
+    restrict. The result is empty if this machine has the same instructions, or lacks some of the other's.
     """
     here = machine()
     ours, theirs = (set(each.get("vectors", "").split()) for each in (here, instructions_of))
@@ -73,10 +72,7 @@ def restricted_to(instructions_of: Mapping[str, Any]) -> dict[str, str]:
 
 
 def commit(files: Iterable[Path] = ()) -> str:
-    """Return the hash of the last commit, or "" outside a Git repository.
-
-    "+changes" follows the hash if one of `files` differs from its committed state.
-    """
+    """Return the hash of the last commit, "" outside Git, with "+changes" if one of `files` has changed."""
     found = _git("rev-parse", "HEAD")
     paths = [str(file.relative_to(CODE)) for file in files]
     changed = paths and _git("status", "--porcelain", "--", *paths)

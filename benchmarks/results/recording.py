@@ -50,15 +50,8 @@ def record_report(report: Report, data: Path | None, folder: Path = FOLDER) -> P
     return write(result, folder)
 
 
-def measure(
-    # The command after ``cohort bench``, for example "selection --sizes 1e4,1e6". The name of the file is the
-    # first word.
-    command: str,
-    folder: Path = FOLDER,  # where the file is written
-    # Further environment variables of the benchmark (default: none)
-    environment: Mapping[str, str] | None = None,
-) -> Path:
-    """Run a benchmark, and write what it prints as JSON into its data file."""
+def measure(command: str, folder: Path = FOLDER, environment: Mapping[str, str] | None = None) -> Path:
+    """Run the command after ``cohort bench``, and write the JSON that it prints to its data file."""
     words = shlex.split(command)
     if "--json" not in words:
         words.append("--json")

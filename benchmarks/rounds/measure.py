@@ -2,17 +2,16 @@
 
 Federations of an app without work (`benchmarks.noop`) run side by side on this machine, each with TLS, node
 authentication, a database and a process per client. ``stock`` has Flower's unchanged programs, FedAvg and
-Flower's grid. ``cohort`` has the programs that `cohort up` starts, and this project's strategy. Another
-federation has clients that are not forked from a common parent: each is started as on a device.
+Flower's grid. ``cohort`` has the programs that `cohort up` starts, and this project's strategy. The clients
+of another federation are not forked from a common parent: each is started as on a device.
 
 The federations take turns of three rounds, so that all run under the same load. A ``train`` round sends TRAIN
 to the selected clients. A ``poll`` round first sends a QUERY to all clients. The first round of each kind, in
-which the clients fetch the app, is not measured. Then the cost of a waiting client is measured: the CPU time
-and the memory of all its processes. PSS counts 1/n of a page that n processes share.
+which the clients fetch the app, is not measured. Then the CPU time and the memory of a waiting client's
+processes are measured. PSS counts 1/n of a page that n processes share.
 
-A profile has the CPU seconds that each program takes in a round. A process that handles a message ends before
-the next round. Its CPU time is in the column "ended children", in the row of the program that forked it: an
-app server or the fork server.
+A process that handles a message ends before the next round. In a profile, its CPU time is in the column
+"ended children", in the row of the program that forked it: an app server or the fork server.
 """
 
 import contextlib
@@ -65,7 +64,6 @@ class Federation:
         """Let the app run `rounds` rounds, and return the seconds of each.
 
         With `poll`, each round first sends a QUERY to all clients. With `last`, the app ends after this turn.
-
         Raises RuntimeError if the app's run ends early.
         """
         self.turns += 1
@@ -108,10 +106,7 @@ def federation(
 
 
 def measure(running: dict[str, Federation], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Return the seconds of each measured round: name of the federation -> kind of round -> seconds.
-
-    Each federation runs at least `rounds` rounds of each kind.
-    """
+    """Return the seconds of rounds, at least `rounds` of each kind: federation -> kind -> seconds."""
     seconds: dict[str, dict[str, list[float]]] = {name: {"train": [], "poll": []} for name in running}
     turns = -(-rounds // TURN)
     for turn in range(1 + turns):
@@ -152,8 +147,7 @@ def profile(nodes: int, per_round: int, rounds: int) -> str:
 def idle_costs(running: dict[str, Federation]) -> dict[str, dict[str, float]]:
     """Measure the cost of a waiting client in each federation, in all of them at the same time (Linux).
 
-    A cost is a sum over the client's processes: the percent of a core, with the client's share of the common
-    parent's CPU time, and the PSS in MB.
+    It is a sum over the client's processes, with its share of the common parent's CPU time.
     """
     time.sleep(SETTLE)
     before = {name: _cpu_seconds(each.cluster) for name, each in running.items()}
@@ -183,7 +177,7 @@ def _pss_megabytes(pid: int) -> float:
 
 
 def compare(nodes: list[int], per_round: int | None, rounds: int, no_stock: bool) -> Iterator[dict[str, Any]]:
-    """Yield a record for each federation: its size, the median seconds of a round, and the costs of waiting.
+    """Yield for each federation its size, the median seconds of a round, and the costs of waiting.
 
     With several numbers of nodes, stock Flower takes part with the first number only.
     """

@@ -32,11 +32,7 @@ CLOSING = 10.0  # seconds that an engine may take to exit before it is killed
 
 
 class EngineError(Exception):
-    """An engine cannot be measured.
-
-    The message gives the reason. It ends with the last lines of the engine's log, or with the command that
-    installs a missing package.
-    """
+    """An engine cannot be measured: the reason, and its log's end or the command that installs a package."""
 
 
 class Cost(NamedTuple):
@@ -51,10 +47,8 @@ class Cost(NamedTuple):
 class Worker:
     """An engine in a process of its own, which is stopped (SIGSTOP) outside its turns.
 
-    `name`: its name in `ENGINES`. `folder`: the folder with the workload and its samples, which gets the
-    engine's log. `python`: the interpreter that runs the engine.
-
-    Raises EngineError if a package or the interpreter is missing, or the engine fails.
+    `folder` has the workload and its samples, and gets the engine's log; `python` is the interpreter. Raises
+    EngineError if a package or the interpreter is missing, or the engine fails.
     """
 
     def __init__(self, name: str, folder: Path, python: Path) -> None:
@@ -137,10 +131,9 @@ def _not_installed(name: str, missing: str) -> EngineError:
 
 @contextlib.contextmanager
 def prepared(workload: Workload, data: Path | None) -> Iterator[Path]:
-    """Write a workload and its samples to a new folder for the workers.
+    """Write a workload and its samples to a new folder; at the end, end the workers and remove the folder.
 
-    Afterwards the workers are ended and the folder is removed. If this process is killed, a watchdog ends the
-    workers.
+    If this process is killed, a watchdog ends the workers.
     """
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 30 else "/tmp"
     folder = Path(tempfile.mkdtemp(prefix="cohort-", dir=short))
@@ -162,10 +155,7 @@ def prepared(workload: Workload, data: Path | None) -> Iterator[Path]:
 def workers(
     names: Sequence[str], folder: Path, peers_python: Path, failures: dict[str, str]
 ) -> Iterator[list[Worker]]:
-    """Start the engines one after another, and end them afterwards.
-
-    If an engine cannot start, the reason is recorded in ``failures``, under the engine's name.
-    """
+    """Start the engines one after another, and end them afterwards; `failures` gets why one cannot start."""
     with contextlib.ExitStack() as stack:
         started = []
         for name in names:
@@ -181,21 +171,19 @@ def workers(
 
 
 def measure(
-    workload: Workload,  # workload that the engines train
-    names: Sequence[str],  # names in `ENGINES`
+    workload: Workload,
+    names: Sequence[str],
     *,
-    # Approximate time that each engine runs in all turns together. An engine runs at least one round per
-    # turn, so a slow engine takes longer.
     seconds: float,
-    # Number of blocks of rounds that each engine runs, >= 1. In a turn every engine runs one block, one
-    # engine after another. Each turn begins with a different engine.
     turns: int,
-    peers_python: Path,  # interpreter of the peers' environment
+    peers_python: Path,
     data: Path | None = None,
 ) -> dict[str, Cost | str]:
-    """Measure engines side by side.
+    """Measure engines side by side; return each one's cost, or the reason why it could not be measured.
 
-    Returns the cost of each engine, or the reason why it could not be measured.
+    Each engine runs for about `seconds` in `turns` blocks of rounds, one engine after another; each turn
+    begins with another engine. A slow engine takes longer, since a block has at least one round.
+    `peers_python` is the interpreter of the peers' environment.
     """
     failures: dict[str, str] = {}
     blocks: dict[str, list[tuple[float, float]]] = {}  # (wall, CPU) seconds per update, of each block
@@ -227,7 +215,7 @@ def measure(
 
 @contextlib.contextmanager
 def noting(failures: dict[str, str], worker: Worker) -> Iterator[None]:
-    """Catch an `EngineError`, and record its message in ``failures``, under the engine's name."""
+    """Catch an `EngineError`, and record its message in ``failures``."""
     try:
         yield
     except EngineError as error:

@@ -1,9 +1,9 @@
 """The process of one engine: it sets the engine up, and then runs rounds on command.
 
 ``python -m benchmarks.throughput.worker ENGINE FOLDER`` sets up the engine, runs a first round, prints an
-answer, and then reads commands from standard input. ``{"rounds": n}`` runs n rounds, and ``{"model": path}``
-saves the global model. Commands and answers are lines of JSON. This module also runs in the peers'
-environment. There, of all packages that this project needs, only NumPy is certain to be installed.
+answer, and then reads commands from standard input: ``{"rounds": n}`` runs n rounds, and ``{"model": path}``
+saves the global model. Commands and answers are lines of JSON. In the peers' environment, of all packages
+that this project needs, only NumPy is certain to be installed.
 """
 
 import json

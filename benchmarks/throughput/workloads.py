@@ -50,14 +50,12 @@ class Workload:
                 parameters.append(random.uniform(-(fan_in**-0.5), fan_in**-0.5, shape).astype(np.float32))
         return parameters
 
-    def data(
-        self,
-        # An .npz file with images ``x_train``, (n, 28, 28) bytes, and labels ``y_train``, (n,), such as
-        # MNIST's. Samples are drawn with replacement, so that clients may share them. Without a file, the
-        # inputs are noise in [0, 1).
-        file: Path | None = None,
-    ) -> FederatedData:
-        """Return every client's samples: uniform noise with random labels, or samples drawn from a file."""
+    def data(self, file: Path | None = None) -> FederatedData:
+        """Return every client's samples: uniform noise with random labels, or samples drawn from a file.
+
+        The file is an .npz with ``x_train`` (n, 28, 28) bytes and ``y_train`` (n,), such as MNIST's. Samples
+        are drawn with replacement, so that clients may share them.
+        """
         if file is not None and self.layers[0] != FEATURES:
             raise ValueError(f"data = {file}: must be left out, {self.name} has {self.layers[0]} features")
         sizes = self.sizes()
@@ -76,8 +74,8 @@ class Workload:
     def alone(self) -> Workload:
         """Return this workload with a single client, whose every mini-batch is all its samples.
 
-        Engines shuffle samples in different orders. With this workload the order does not matter, so all
-        engines must compute the same model.
+        Engines shuffle samples in different orders, which does not matter here: all must compute the same
+        model.
         """
         samples = min(self.batch_size, max(samples for _, samples in self.shares))
         return replace(self, shares=((1.0, samples),), num_clients=1, clients_per_round=1)
@@ -85,54 +83,16 @@ class Workload:
 
 _MLP = (FEATURES, 64, 30, CLASSES)
 
+_SKEWED = ((0.65, 1), (0.2, 5), (0.1, 30), (0.05, 100))
+_W1 = "logistic regression 784-10, M = 500 of 1 to 100 samples, K = 10, 1 step of batch 5"
+_W2 = "MLP 784-64-30-10, M = 100 of 500 samples, K = 10, 30 steps of batch 64"
+_W3 = "MLP 784-64-30-10, M = 10,000 of 50 samples, K = 100, 5 steps of all samples"
+_W4 = "logistic regression 60-10, M = 1,000,000 of 5 samples, K = 100, 5 steps of all samples"
 WORKLOADS = {
-    each.name: each
-    for each in (
-        Workload(
-            name="W1",
-            title="logistic regression 784-10, M = 500 of 1 to 100 samples, K = 10, 1 step of batch 5",
-            layers=(FEATURES, CLASSES),
-            shares=((0.65, 1), (0.2, 5), (0.1, 30), (0.05, 100)),
-            num_clients=500,
-            clients_per_round=10,
-            steps=1,
-            batch_size=5,
-            learning_rate=0.01,
-        ),
-        Workload(
-            name="W2",
-            title="MLP 784-64-30-10, M = 100 of 500 samples, K = 10, 30 steps of batch 64",
-            layers=_MLP,
-            shares=((1.0, 500),),
-            num_clients=100,
-            clients_per_round=10,
-            steps=30,
-            batch_size=64,
-            learning_rate=0.05,
-        ),
-        Workload(
-            name="W3",
-            title="MLP 784-64-30-10, M = 10,000 of 50 samples, K = 100, 5 steps of all samples",
-            layers=_MLP,
-            shares=((1.0, 50),),
-            num_clients=10_000,
-            clients_per_round=100,
-            steps=5,
-            batch_size=64,
-            learning_rate=0.05,
-        ),
-        Workload(
-            name="W4",
-            title="logistic regression 60-10, M = 1,000,000 of 5 samples, K = 100, 5 steps of all samples",
-            layers=(60, CLASSES),
-            shares=((1.0, 5),),
-            num_clients=1_000_000,
-            clients_per_round=100,
-            steps=5,
-            batch_size=5,
-            learning_rate=0.01,
-        ),
-    )
+    "W1": Workload("W1", _W1, (FEATURES, CLASSES), _SKEWED, 500, 10, 1, 5, 0.01),
+    "W2": Workload("W2", _W2, _MLP, ((1.0, 500),), 100, 10, 30, 64, 0.05),
+    "W3": Workload("W3", _W3, _MLP, ((1.0, 50),), 10_000, 100, 5, 64, 0.05),
+    "W4": Workload("W4", _W4, (60, CLASSES), ((1.0, 5),), 1_000_000, 100, 5, 5, 0.01),
 }
 
 FOR_ALL = ("W1", "W2", "W3")
@@ -158,10 +118,6 @@ def read(folder: Path) -> Workload:
 
 
 def load(folder: Path) -> FederatedData:
-    """Return saved samples.
-
-    The arrays map the files, so processes share the memory of an array until one of the processes writes to
-    it (copy on write).
-    """
+    """Return saved samples. The arrays map files, so processes share their memory until one writes to it."""
     arrays = (np.load(folder / f"{name}.npy", mmap_mode="c") for name in ("inputs", "labels", "offsets"))
     return FederatedData(*(array.view(np.ndarray) for array in arrays))

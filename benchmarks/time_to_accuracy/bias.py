@@ -6,31 +6,26 @@ The bias relative to the error of one round is, with E as the mean over the roun
 
     b = ‖E e‖ / s,    s² = E‖e‖²
 
-b is 1 if all error is bias. The squared norm of a mean of N errors overestimates ‖E e‖² by about s²/N. So
-‖E e‖² is estimated as the inner product of the mean errors of the first and of the second half of the rounds,
-which have independent draws. b gets the sign of the inner product, so an unbiased method has values of b
-around 0, of both signs.
+b is 1 if all error is bias. The squared norm of a mean of N errors overestimates ‖E e‖² by about s²/N. So ‖E
+e‖² is estimated as the inner product of the mean errors of the two halves of the rounds, which have
+independent draws. b gets its sign, so an unbiased method has values of b around 0, of both signs.
 
-The sum of the weights varies between buffered rounds, and a staleness factor makes the sum smaller. Both
-change only the length of the server's step. So the weights are first divided by the mean of this sum over
-the rounds.
+The sum of the weights varies between buffered rounds, and a staleness factor makes it smaller, which changes
+only the length of the server's step. So the weights are first divided by the mean of this sum.
 
 The selector learns from each of the first `LEARNING_ROUNDS` rounds, which are not measured, and from every
-n-th round later (n is the argument `every` of `bias`). A large n makes rounds fast, and leaves an unbiased
-selector unbiased.
+n-th round later. A large n makes rounds fast, and leaves an unbiased selector unbiased.
 """
-
-from __future__ import annotations
 
 import heapq
 import math
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.time_to_accuracy.federation import JITTER, Federation, Method
+from simulation.availability import Availability
 from simulation.response_times import arrivals
 from strategies.numerics.arrays import Bools, Floats, Ints
 from strategies.numerics.streams import generator
@@ -39,9 +34,6 @@ from strategies.rounds.logic import RoundLogic
 from strategies.rounds.response_rates import ResponseRates
 from strategies.selectors import Feedback, Selection, Selector, create
 
-if TYPE_CHECKING:
-    from simulation.availability import Availability
-
 LEARNING_ROUNDS = 300
 Step = tuple[Ints, Selection, Bools, Floats, Floats]
 """(available clients, selection, whether each client replied, weights, the seconds until each reply)."""
@@ -49,8 +41,6 @@ Step = tuple[Ints, Selection, Bools, Floats, Floats]
 
 def bias(federation: Federation, method: Method, rounds: int, every: int = 1) -> float:
     """Return b of a method in a federation, measured in a number of rounds; see the module's docstring.
-
-    After the first `LEARNING_ROUNDS` rounds, the selector learns from every ``every``-th round.
 
     The standard error of b² of an unbiased method is about 2/rounds, divided by the root of the number of
     directions in which the updates vary.

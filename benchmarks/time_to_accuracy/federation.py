@@ -1,7 +1,5 @@
 """The federations and the methods that the benchmark of time to accuracy compares."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 import tasks
+from benchmarks.experiments.methods import OWN_DRAWS
 from simulation.availability import Availability, Markov
 from simulation.kernels import Plan, kernel_of
 from simulation.measured_speeds import read_device_speeds
@@ -65,7 +64,7 @@ class Method(NamedTuple):
 METHODS = {
     "uniform": Method("uniform"),
     "md": Method("md"),
-    "forecast": Method("forecast"),
+    "forecast": Method("forecast", OWN_DRAWS),
     "timed-md": Method("timed-md"),
     "timed-forecast": Method("timed-forecast"),
     "oort": Method("oort", {"pace": 0.05}),
@@ -73,24 +72,16 @@ METHODS = {
     "md, 1.3 K, rates": Method("md", over_selection=1.3, correction="rates"),
     "fedbuff": Method("uniform", buffered="fedbuff", staleness_power=0.5),
     "buffered-md": Method("md", buffered="fair"),
-    "buffered-forecast": Method("forecast", buffered="fair"),
-    "buffered-forecast, power 0.5": Method("forecast", buffered="fair", staleness_power=0.5),
+    "buffered-forecast": Method("forecast", OWN_DRAWS, buffered="fair"),
+    "buffered-forecast, power 0.5": Method("forecast", OWN_DRAWS, buffered="fair", staleness_power=0.5),
 }
 
 
 class Federation:
     """The clients of a setting with one seed: their samples, sizes, speeds and availability.
 
-    Parameters
-    ----------
-    setting : Setting
-        The setting.
-    seed : int
-        The seed of the partition, of the speeds and of the availability.
-    devices : Path
-        The file with the speeds of devices, see `simulation.measured_speeds`.
-    data_dir : str
-        The folder with the task's data, "" for a task that needs no files.
+    ``devices`` is the file with the speeds of devices, see `simulation.measured_speeds`; ``data_dir`` the
+    folder with the task's data, "" for a task that needs no files.
     """
 
     def __init__(self, setting: Setting, seed: int, *, devices: Path = DEVICES, data_dir: str = "") -> None:
@@ -138,11 +129,7 @@ class Federation:
         return np.array(rows, dtype=np.float64)
 
     def _typical(self, devices: Path) -> Floats:
-        """Return (M,) the clients' median seconds in a round.
-
-        If the setting does not give the seconds, they are drawn, and the median over the clients is about
-        `MEDIAN`.
-        """
+        """Return the clients' median seconds in a round (M,), by default drawn around `MEDIAN`."""
         if self.setting.typical is not None:
             return np.array(self.setting.typical)
         number = self.setting.clients

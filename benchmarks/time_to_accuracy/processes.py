@@ -4,10 +4,9 @@
 trains, for seconds that are lognormal over the clients (`slow_app`). The methods train one after another,
 since a client that sleeps for one run would keep the other runs waiting.
 
-The simulation has the same data, selectors and typical seconds of the clients. Two things differ. The
-simulation waits for every client; a real round does not wait long for a client that takes many times as long
-as the others (seed 1 has a client of 22 s, and the median is 1 s). And a real round also takes the time of
-the server, the network and the training.
+Two things differ from the simulation: a real round does not wait long for a client that takes many times as
+long as the others (seed 1 has a client of 22 s, and the median is 1 s), and it also takes the time of the
+server, the network and the training.
 """
 
 import tempfile
@@ -80,8 +79,8 @@ def _config(method: Method, seed: int, rounds: int, folder: Path) -> dict[str, A
 def measure(seeds: int, rounds: int = ROUNDS) -> dict[str, dict[str, list[float]]]:
     """Return for each method the values of the seeds 1, 2, and so on.
 
-    The values are "real_s" and "simulated_s", the seconds to `LEVEL` % of the best accuracy of any method
-    (infinite if never), and "real_round_s" and "simulated_round_s", the mean seconds of a round.
+    "real_s" and "simulated_s" are the seconds to `LEVEL` % of the best accuracy of any method (infinite if
+    never), "real_round_s" and "simulated_round_s" the mean seconds of a round.
     """
     names = ("real_s", "simulated_s", "real_round_s", "simulated_round_s")
     found: dict[str, dict[str, list[float]]] = {method: {name: [] for name in names} for method in COMPARED}

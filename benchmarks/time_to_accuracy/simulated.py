@@ -1,29 +1,19 @@
 """How long a federation with slow clients takes to reach an accuracy, and how biased its aggregate is.
 
 M clients train a softmax model on the digits (Dirichlet 0.3, so clients differ in size and labels). The
-seconds that a client takes for a round are lognormal, or follow from the speeds of devices in a file of
-FedScale's form. The slowest clients are random, or those with the most samples and the largest loss, or those
-with the fewest samples and the smallest loss. In some settings a client is available in half of the rounds.
-All seconds are simulated. A method (a selector and a way to wait for clients, see `federation.METHODS`)
-trains until `BUDGET` seconds have passed.
+seconds of a client's round are lognormal, or follow from the speeds of devices. The slowest clients are
+random, or those with the most samples and the largest loss, or the fewest and the smallest. In some settings
+a client is available in half of the rounds. All seconds are simulated. A method trains until `BUDGET` seconds
+have passed; an accuracy is reached when the mean of `WINDOW` rounds reaches it. "worst" is the least of four
+accuracies, on the samples of the clients' quarters by speed.
 
-All selectors have their default settings, except Oort. Oort's pacer sets the duration above which a client is
-penalised. Here, a step of the pacer covers 5 % of the clients, as in Oort's published code. (With the paper's
-step, nobody is penalised among so few clients.) The buffered methods keep as many clients busy as a round of
-the other methods selects, and take a step after half as many arrivals.
+All selectors have their default settings, except Oort, whose pacer covers 5 % of the clients in a step, as in
+Oort's published code: with the paper's step, nobody is penalised among so few clients. The buffered methods
+keep as many clients busy as a round of the others selects, and take a step after half as many arrivals.
 
 The file ``devices.json`` is not FedScale's, which is too large for this repository: its 200 devices were
-drawn, with lognormal speeds (computation: median 100 ms a sample, σ = 0.75; network: median 5 Mbit/s,
-σ = 1.2). ``--devices`` names another file, for example FedScale's own.
-
-For each method, the table has:
-
-- The seconds, and the megabytes that clients received and sent, until the mean accuracy of `WINDOW` rounds
-  reaches 80, 90 and 95 % of the best accuracy that any method reaches with this setting and seed; infinite if
-  never.
-- The accuracy at the end, and "worst": the clients are divided by speed into four quarters, and "worst" is
-  the least of the four accuracies on the samples of a quarter.
-- The bias of the aggregate relative to the error of a round, see `benchmarks.time_to_accuracy.bias`.
+drawn, with lognormal speeds (computation: median 100 ms a sample, σ = 0.75; network: median 5 Mbit/s, σ =
+1.2). ``--devices`` names another file, for example FedScale's own.
 """
 
 import math
@@ -141,8 +131,8 @@ def numbers(
 ) -> dict[str, dict[str, float]]:
     """Return the numbers of all methods in a federation: method -> number -> value.
 
-    The numbers are "to80_s", "to90_s", "to95_s", "to80_mb", "to90_mb", "to95_mb", "final", "worst" and
-    "bias". The number of rounds in which the bias is measured is multiplied by ``bias_rounds``.
+    They are "to80_s", "to80_mb" and so on for 90 and 95, "final", "worst" and "bias". The number of rounds in
+    which the bias is measured is multiplied by ``bias_rounds``.
     """
     played = {name: play(federation, method, budget=budget) for name, method in methods.items()}
     best = max(float(result.accuracy.max()) for result in played.values())
@@ -161,9 +151,8 @@ def numbers(
 def measure(seeds: int, quick: bool = False, devices: Path = DEVICES) -> dict[str, dict[str, Any]]:
     """Return means over the seeds in all settings: setting -> method -> name of a number -> value.
 
-    The numbers are those of the function `numbers`. "low" and "high" are the ends of the 95 % interval of
-    "to90_s", "bias_low" and "bias_high" those of "bias". ``quick`` measures one setting with two seeds for a
-    tenth of the time.
+    To the `numbers` come "low" and "high", the ends of the 95 % interval of "to90_s", and "bias_low" and
+    "bias_high". ``quick`` measures one setting with two seeds for a tenth of the time.
     """
     found: dict[str, dict[str, Any]] = {}
     share = 0.1 if quick else 1.0

@@ -22,8 +22,7 @@ from simulation.grid import InProcessGrid
 from strategies import extensions
 from strategies.clients.printable import counted, printable
 from strategies.clients.reports import GROUP, INVITATION, LOSS, NORM, REPORT_VARIANCE, STATUS, UPDATE
-from strategies.flower.arrays import ReceivedArrays
-from strategies.flower.contents import of_kind
+from strategies.flower.arrays import ReceivedArrays, of_kind
 from strategies.flower.messages import lacks_handler, loss_name, question, read_report, read_usable
 from strategies.half_precision import HALF
 from strategies.rounds.aggregation import Model, Update

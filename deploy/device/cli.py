@@ -13,12 +13,13 @@ from deploy.device.default_folder import default_folder
 from deploy.device.device_folder import PAUSE_FILE, Device, Settings
 from deploy.device.invitation import check_bundle, check_server
 from deploy.device.reconnect import ADMITTED, STATUS, DeviceSupervisor
-from deploy.device.systemd_unit import install, unit
 from deploy.json_text import parse_json
 from deploy.option_types import optional
+from deploy.processes.systemd_units import install, unit
 from deploy.tls.probe import REFUSED, unreachable
 from strategies.clients.printable import printable
 
+UNIT = "cohort-client"
 client = typer.Typer(no_args_is_help=True, help="Take part in a federation with this device.")
 
 StateDir = Annotated[
@@ -166,7 +167,7 @@ def join(
             device.renew_key()
         settings = replace(settings, **changes)
         command = device.prepare(settings)
-        text = unit(settings, device.folder, system=os.geteuid() == 0) if systemd else ""
+        text = unit_of(settings, device.folder, system=os.geteuid() == 0) if systemd else ""
     except (OSError, ValueError) as error:
         _fail(str(error))
     if not (settings.data or settings.partition):
@@ -181,7 +182,10 @@ def join(
             known = f"registered with {settings.server} as {settings.name} already"
             typer.echo(f"this device is {known}; it keeps its key")
     if systemd:
-        _write_unit(text)
+        try:
+            typer.echo(install(UNIT, text, system=os.geteuid() == 0))
+        except OSError as error:
+            _fail(str(error))
         return
     # Under systemd, which would restart this process at once, the supervisor waits for a better certificate.
     if "INVOCATION_ID" not in os.environ:
@@ -269,20 +273,14 @@ def _introduce(device: Device, settings: Settings) -> None:
     typer.echo(f"\n  {shlex.join(command)}\n")
 
 
-def _write_unit(text: str) -> None:
-    system = os.geteuid() == 0
-    try:
-        path, complaints = install(text, system=system)
-    except OSError as error:
-        _fail(str(error))
-    typer.echo(f"{path}: written" + (f"; systemd-analyze verify says:\n{complaints}" if complaints else ""))
-    manager = "systemctl" if system else "systemctl --user"
-    typer.echo(
-        f"start it, now and at every boot:  {manager} daemon-reload && {manager} enable --now {path.stem}"
-    )
-    if not system:
-        typer.echo("let it run while you are logged out:  loginctl enable-linger")
-    typer.echo(f"show its messages:  journalctl {'' if system else '--user '}-fu {path.stem}")
+def unit_of(settings: Settings, folder: Path, *, system: bool) -> str:
+    """Return the text of a device's unit, see `deploy.processes.systemd_units.unit`."""
+    limits = [f"Nice={settings.nice}", f"CPUQuota={100 * settings.threads}%"]
+    if settings.memory_limit is not None:
+        # If the unit needs more memory, the kernel kills one of its processes. The unit itself goes on.
+        limits += [f"MemoryMax={settings.memory_limit}M", "MemorySwapMax=0", "OOMPolicy=continue"]
+    command = ["client", "join", "--state-dir", str(folder)]
+    return unit("Cohort: a client of a federation", command, folder, limits, system=system)
 
 
 def _joined(state_dir: Path | None) -> Device:

@@ -18,5 +18,6 @@ What happens to a request, from the socket to the database:
 
 `wire` is the contract with the devices, and `protocol` holds its numbers, keys and objects. On a device
 (`supernode`), `node` is the SuperNode's loop, `connection` sends its requests, `bundles` checks which app it
-runs, and `transfers` fetches and sends a message's objects.
+runs, and `transfers` fetches and sends a message's objects. A small message and its reply need no requests
+for objects: the answer with the message and the announcement of the reply carry them (`wire.carry`).
 """

@@ -192,7 +192,7 @@ class FrontDoor:
                     response = respond(request, node, context)
                 if isinstance(response, Later):
                     return response.then(method.response.SerializeToString)
-                if getattr(response, "stored", False):
+                if getattr(response, "stored", False) or not getattr(response, "objects_to_push", [""]):
                     self._budgets.spend_bytes(node, -size)
                 serialized: bytes = response.SerializeToString()
                 return serialized

@@ -93,6 +93,11 @@ def each_object(tree: Any) -> Iterator[Any]:
     yield tree
 
 
+def names_in(tree: Any) -> list[str]:
+    """Return the names of the objects of a tree (ObjectTree), each once, children before their parents."""
+    return list(dict.fromkeys(each.object_id for each in each_object(tree)))
+
+
 def name_of(content: bytes) -> str:
     """Return the name (`object_id`) of an object: the hash of its content."""
     return hashlib.sha256(content).hexdigest()

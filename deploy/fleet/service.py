@@ -7,13 +7,15 @@ request is checked, answered from the SuperLink's state, and noted. A request th
 
 from __future__ import annotations
 
+from itertools import takewhile
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from deploy.fleet import errors, wire
+from deploy.fleet import errors, protocol, wire
 from deploy.fleet.duties import joined_objects
+from deploy.fleet.duties.joined_objects import ENOUGH, MOST
 from deploy.fleet.duties.presence import FOREVER
 from deploy.fleet.errors import FleetError, RequestRefused
 from deploy.fleet.use import Use
@@ -43,6 +45,7 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._states, self._duties, self._replies = state_factory, duties, replies
         self._door, self._enrolment = door, enrolment
         self._why_not_running = remembered(lambda run: state_factory.state().why_not_running(run))
+        self._fab = remembered(lambda digest: state_factory.state().get_fab(digest), but=None)
         answers = {
             "RegisterNode": self.register_node,
             "ActivateNode": self.activate_node,
@@ -114,12 +117,27 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
             # An earlier request, whose connection was lost, may get the message in this moment.
             answer = self._duties.held.hold(node, context, lambda: again(node) or self._next_message(request))
 
+        takes_objects = wire.WHOLE in map(tuple, context.invocation_metadata())
+
         def note(response: Any) -> Any:
             self._duties.delivered.note(node, response)
             self._replies.note_delivery(response, node)
-            return response
+            return self._with_objects(response) if takes_objects and response.messages_list else response
 
         return after(answer, note)
+
+    def _with_objects(self, response: Any) -> Any:
+        """Return a copy of the answer that carries its message's objects; the answer if they are large."""
+        state, run_id = self._states.state(), response.messages_list[0].metadata.run_id
+        names = protocol.names_in(response.message_object_trees[0])
+        contents = state.objects.first(names, ENOUGH) if len(names) <= MOST else []
+        if len(contents) < len(names):
+            return response
+        whole = wire.METHODS["PullMessages"].response()
+        whole.CopyFrom(response)
+        wire.carry(whole, joined_objects.join(contents))
+        state.note_use(run_id, Use(sent=sum(map(len, contents))))
+        return whole
 
     def _next_message(self, request: Any) -> Any:
         state, node = self._states.state(), request.node.node_id
@@ -153,8 +171,14 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
             found = {"object_found": content is not None, "object_available": bool(content)}
             return wire.METHODS["PullObject"].response(object_content=content, **found)
 
+        def find(names: list[str], most: int) -> list[bytes]:
+            may = takewhile(lambda name: self._duties.delivered.has(node, name, state), names)
+            contents: list[bytes] = state.objects.first(list(may), most)
+            state.note_use(request.run_id, Use(sent=sum(map(len, contents))))
+            return contents
+
         try:
-            return joined_objects.pull_each(request, pull, state)
+            return joined_objects.pull_each(request, pull, state, find)
         except ValueError as error:
             raise RequestRefused(str(error), "INVALID_ARGUMENT") from error
 
@@ -181,6 +205,18 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         seconds = sum(request.clientapp_runtime_list[:1])
         state.note_use(run_id, Use(answer.ByteSize(), request.ByteSize(), seconds))
         self._replies.note_reply(request, answer, node)
+        if session_id and (content := wire.carried(request)):
+            try:
+                found = dict(zip(protocol.names_in(tree), joined_objects.split(content), strict=True))
+            except ValueError as error:
+                raise RequestRefused(str(error), "INVALID_ARGUMENT") from error
+            asked = {"node": request.node, "run_id": run_id, "session_id": session_id}
+            pushes = list(joined_objects.joined((name, found[name]) for name in answer.objects_to_push))
+            for name, part in pushes:
+                push = wire.METHODS["PushObject"].request(object_id=name, object_content=part, **asked)
+                if not self.push_object(push, node, context).stored:
+                    return answer
+            del answer.objects_to_push[:]
         return answer
 
     def push_object(self, request: Any, node: int, context: Any) -> Any:
@@ -196,8 +232,14 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
                 state.note_use(one.run_id, Use(received=len(one.object_content)))
             return wire.METHODS["PushObject"].response(stored=stored)
 
+        def push_all(contents: dict[str, bytes]) -> bool:
+            stored: bool = state.store_objects(request.run_id, request.session_id, contents)
+            if stored:
+                state.note_use(request.run_id, Use(received=sum(map(len, contents.values()))))
+            return stored
+
         try:
-            response = joined_objects.push_each(request, push, state)
+            response = joined_objects.push_each(request, push, state, push_all)
         except ValueError as error:
             raise RequestRefused(str(error), "INVALID_ARGUMENT") from error
         if response.stored:
@@ -218,7 +260,7 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Return a run's app."""
         self._check_run(request.run_id, node)
         run = self._run_of(request.run_id, node, errors.NO_APP)
-        fab = self._states.state().get_fab(run.fab_hash) if run.fab_hash == request.hash_str else None
+        fab = self._fab(run.fab_hash) if run.fab_hash == request.hash_str else None
         if fab is None:
             raise FleetError(errors.NO_APP, f"Run {run.run_id} has no app with the hash {request.hash_str}")
         answer = wire.METHODS["GetFab"].response()

@@ -143,6 +143,17 @@ class CohortLinkState(TakesTurns, FewStatements):
                 return False
         return False
 
+    def store_objects(self, run_id: int, session_id: str, contents: Mapping[str, bytes]) -> bool:
+        """Store objects, all or none, and answer the request of their message's receiver when it is complete.
+
+        Returns whether they were stored.
+        """
+        stored = super().store_objects(run_id, session_id, contents)
+        if stored:
+            for name in contents:
+                self._duties.held.object_stored(session_id, name)
+        return stored
+
     # --- nodes -------------------------------------------------------------------------------------------
 
     def activate(self, node_id: int, heartbeat_interval: float) -> bool:

@@ -15,7 +15,7 @@ class Threads(Executor):
 
     A pool of Python's library starts a thread for each function that finds all threads busy, so a flood of
     requests makes hundreds of threads, among which the machine's cores are divided. Here the requests wait
-    instead. A thread that only waits for a node does not count as busy.
+    instead. A thread that only waits for a node does not count as busy. Up to `busy` idle threads are kept.
 
     `busy`: the most threads that work at a time, if none of them has just waited for a node.
     """
@@ -48,21 +48,24 @@ class Threads(Executor):
                 self._waiting -= 1
 
     def _find_thread(self) -> None:
-        """Wake an idle thread, or start a thread."""
+        """Wake an idle thread, or start a thread, unless enough threads work."""
+        if self._count - self._idle - self._waiting >= self._busy:
+            return
         if self._idle:
             self._idle -= 1
             self._changed.notify()
-        elif self._count - self._waiting < self._busy:
+        else:
             self._count += 1
             threading.Thread(target=self._work, name="fleet", daemon=True).start()
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                if self._count - self._waiting > self._busy:  # others have ceased to wait
-                    self._count -= 1
-                    return
-                while not self._calls:
+                # Too many threads work when others have ceased to wait.
+                while not self._calls or self._count - self._idle - self._waiting > self._busy:
+                    if self._idle >= self._busy:
+                        self._count -= 1
+                        return
                     self._idle += 1
                     self._changed.wait()
                 future, call = self._calls.popleft()

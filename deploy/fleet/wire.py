@@ -18,6 +18,12 @@ PUBLIC_KEY, TIME_STAMP, SIGNATURE = "flwr-public-key-bin", "flwr-timestamp", "fl
 # The first asks to hold a heartbeat; the second, to hold it, or a request for messages, for minutes
 # (`held_requests.seconds`). Devices with Flower 1.39 send the first only, and a stock SuperLink ignores both.
 HELD, LONG = ("cohort-held", "1"), ("cohort-held-long", "1")
+# With this header of PullMessages, a device says that the answer may carry the message's objects (`carry`).
+# If the answer does, the device lets the announcement of a small reply carry the reply's objects. Programs
+# that do not know this ignore the header and what is carried.
+WHOLE = ("cohort-whole", "1")
+_CARRIED = 1000  # the number of the field that holds what is carried; no message of Flower has such a field
+_TAG = b"\xc2\x3e"  # this number, and that bytes follow: 8 · 1000 + 2, as protobuf writes numbers
 # s, the largest and the smallest age of a time stamp by the server's clock: Flower allows a clock to be 300 s
 # behind, and a device uses a time stamp for ten seconds (`supernode.connection.SIGNED`).
 OLDEST, NEWEST = 315.0, -5.0
@@ -57,6 +63,23 @@ def _method(name: str) -> Method:
 
 METHODS = {name: _method(name) for name in _MESSAGES}
 """The methods, by name."""
+
+
+def carry(message: Any, content: bytes) -> None:
+    """Add bytes to a message, in a field that programs of Flower ignore."""
+    length, left = bytearray(), len(content)
+    while left > 127:
+        length.append(left & 127 | 128)
+        left >>= 7
+    message.MergeFromString(_TAG + bytes([*length, left]) + content)
+
+
+def carried(message: Any) -> bytes:
+    """Return the bytes that were added to a message, b"" if there are none."""
+    fields = importlib.import_module("google.protobuf.unknown_fields").UnknownFieldSet(message)
+    found = (each.data for each in fields if each.field_number == _CARRIED)
+    content = next(found, b"")
+    return content if isinstance(content, bytes) else b""  # a number is none of `carry`
 
 
 def calls(channel: Any) -> dict[str, Callable[..., Any]]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from deploy.page.secret_link import kept_token
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import LOOPBACK, is_free
 from deploy.processes.signals import raise_on_signals
+from deploy.processes.systemd_units import install, unit
 from deploy.runs.display import report
 from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import Trial, new_run_folder, parse_setting, with_absolute_paths
@@ -103,6 +105,9 @@ def up(
     page_port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port of the page, on this machine only.")
     ] = PAGE_PORT,
+    systemd: Annotated[
+        bool, typer.Option("--systemd", help="Write a systemd unit for this user's server, and exit.")
+    ] = False,
     folder: Dir = None,
 ) -> None:
     """Run the server until Ctrl-C. Clients and options are saved: later, `up` is enough.
@@ -118,11 +123,20 @@ def up(
         "metrics": "" if metrics == OFF else metrics,
     }
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if systemd and os.geteuid() == 0:
+        _fail("--systemd as root: run it as the user who operates the server; its unit is that user's")
     try:
         before = asdict(Server.load(where)) if (where / FILE).exists() or not host else {"folder": where}
         this = Server(**{**before, **changes})
         with this.claimed():
-            _serve(this, page_port if page else None)
+            if systemd:
+                _prepare(this)
+                shown = ("--page", "--page-port", str(page_port)) if page else ()
+                command = ["server", "up", "--dir", str(where), *shown]
+                text = unit("Cohort: a server for devices", command, where, system=False)
+                typer.echo(install("cohort-server", text, system=False))
+            else:
+                _serve(this, page_port if page else None)
     except (ServerError, ValueError) as error:
         _fail(str(error))
     except OSError as error:
@@ -138,12 +152,7 @@ def _serve(this: Server, page_port: int | None) -> None:
     for name, each in (("port", this.port), ("control-port", this.control_port)):
         if not is_free(each):
             raise ServerError(f"{name} = {each}: taken by another program; choose another one")
-    if this.metrics:
-        check_address(this.metrics)
-    if done := this.save():
-        _say(f"{done} a certificate for {', '.join(this.hosts)}")
-        key = this.authority.with_name(AUTHORITY_KEY)
-        _say(f"{key} is needed only for a renewal or another --host: keep it elsewhere")
+    _prepare(this)
     programs = Programs(this, _say)
     with raise_on_signals(lambda _: KeyboardInterrupt()), _metrics(this, programs), programs:
         _say(_greeting(this))
@@ -155,6 +164,16 @@ def _serve(this: Server, page_port: int | None) -> None:
                 time.sleep(1)
                 if shown:
                     shown.check()
+
+
+def _prepare(this: Server) -> None:
+    """Check and save the options of a server, and make or renew its certificate."""
+    if this.metrics:
+        check_address(this.metrics)
+    if done := this.save():
+        _say(f"{done} a certificate for {', '.join(this.hosts)}")
+        key = this.authority.with_name(AUTHORITY_KEY)
+        _say(f"{key} is needed only for a renewal or another --host: keep it elsewhere")
 
 
 @contextlib.contextmanager

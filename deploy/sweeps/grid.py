@@ -1,8 +1,7 @@
 """The grid of a sweep: the settings of every trial, from a TOML file.
 
 The keys of the file are settings of a run, besides `case`, `baseline` and `import`. A list of values is an
-axis: the sweep has a trial for each combination of the values of all axes. Settings that vary together are
-tables ``[[case]]``.
+axis: there is a trial for each combination of all axes. Settings that vary together are tables ``[[case]]``.
 """
 
 import json
@@ -61,13 +60,7 @@ class Sweep(NamedTuple):
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Read the file of a sweep. Paths in the file are relative to the folder of the file.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, or a key or value is wrong. The message names the file and the key.
-    """
+    """Read the file of a sweep, with paths relative to its folder; ValueError names the file and the key."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -83,10 +76,7 @@ def read_sweep(path: Path) -> Sweep:
 def planned_trials(sweep: Sweep, folder: Path) -> list[PlannedTrial]:
     """Check the settings of all trials, and return the trials. Nothing is written.
 
-    Raises
-    ------
-    ModuleNotFoundError, ValueError
-        If a setting is wrong, or if a task needs an extra that is not installed.
+    Raises ModuleNotFoundError if a task needs an extra, and ValueError if a setting is wrong.
     """
     app, found, checked = app_folder(), [], set()
     defaults = default_config(app)

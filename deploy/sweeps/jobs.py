@@ -82,14 +82,8 @@ def on_this_machine(jobs: Sequence[J], workers: int, execute: Callable[[J], Ende
 
     There are at most `workers` processes, each with one thread. If the calling process ends, they end too, on
     Linux even if it is killed by SIGKILL. `execute` runs in a process; an error must be part of what it
-    returns.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If joblib is not installed.
-    RuntimeError
-        If a process was killed, for example because the memory was full.
+    returns. Raises ModuleNotFoundError without joblib, and RuntimeError if a process was killed, for example
+    because the memory was full.
     """
     try:
         from joblib.externals.loky import ProcessPoolExecutor

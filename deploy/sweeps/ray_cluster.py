@@ -23,13 +23,7 @@ def on_ray(jobs: Sequence[Job]) -> Iterator[Ended]:
     The environment variable `RAY_ADDRESS` holds the address of the cluster. Without it, Ray starts on this
     machine, and serves this command only. A trial occupies one CPU of the cluster. The machines of the
     cluster need the same installation of Cohort, but not the sweep's folder: a trial's files come back.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If Ray is not installed.
-    ConnectionError
-        If there is no cluster at the address.
+    Raises ModuleNotFoundError without Ray, and ConnectionError if there is no cluster at the address.
     """
     if not os.environ.get(ADDRESS):
         os.environ.update(ray_token())  # before Ray reads its settings
@@ -79,10 +73,7 @@ def _check_address(address: str) -> None:
 
 
 def _write(folder: Path, end: Ended) -> None:
-    """Write the files of a trial that another machine trained.
-
-    The file with the result is written last, since it marks the trial as finished.
-    """
+    """Write the files of a trial from another machine; last the result, which marks it as finished."""
     for name in sorted(end.files, key=lambda name: name == RESULT):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

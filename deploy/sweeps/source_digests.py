@@ -1,8 +1,7 @@
 """Digests of source files, which show whether the present code made a result.
 
 A result depends on a module, and on every module of this repository that it imports, directly or through
-others. `closure` finds these files. Comments, docstrings and blank lines do not change a digest, since they
-change no result.
+others (`closure`). Comments, docstrings and blank lines change no result, so they change no digest.
 """
 
 from __future__ import annotations
@@ -27,13 +26,8 @@ def closure(modules: Iterable[str], root: Path = CODE) -> list[Path]:
 
     Imports inside functions count; those that only a type checker sees do not. A file that calls
     `import_module` with a relative name imports all modules of its folder. The packages above an imported
-    module do not count: ``from strategies.numerics.arrays import Floats`` depends on ``arrays.py``, and not
-    on ``strategies/__init__.py``, which imports all strategies.
-
-    Raises
-    ------
-    ValueError
-        If there is no file for one of the modules.
+    module do not count: ``from strategies.numerics.arrays import Floats`` depends on ``arrays.py`` alone.
+    Raises ValueError if there is no file for one of the modules.
     """
     found: set[Path] = set()
     waiting = []

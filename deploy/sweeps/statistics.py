@@ -80,12 +80,7 @@ def cells(results: Sequence[Result]) -> list[Cell]:
 def paired_tests(results: Sequence[Result], baseline: str = "") -> list[PairedTest]:
     """Compare selectors by paired tests over the seeds, for each case and metric.
 
-    Parameters
-    ----------
-    results : Sequence[Result]
-        The results of a sweep.
-    baseline : str
-        The selector with which the others are compared. (default: all pairs of selectors are compared)
+    Without a `baseline`, all pairs of selectors are compared.
     """
     selectors = list(dict.fromkeys(each.selector for each in results))
     by_place = {(each.case, each.selector, each.seed): each for each in results}
@@ -119,15 +114,8 @@ def paired_p(differences: Sequence[float]) -> float:
     """Return the p value of a two-sided paired t test: whether the mean of the differences is 0.
 
     If all differences are equal, p is 1 if they are 0, and else 0. With fewer than two differences, or if one
-    is not finite, p is NaN.
+    is not finite, p is NaN. Raises ModuleNotFoundError if SciPy is not installed.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        If SciPy is not installed.
-
-    Examples
-    --------
     >>> round(paired_p([1.0, 2.0, 3.0]), 4)
     0.0742
     """
@@ -146,10 +134,8 @@ def holm(values: Sequence[float]) -> list[float]:
     """Correct p values for their number by Holm's method (1979).
 
     The i-th smallest of n values, counted from 0, is multiplied by n - i. A corrected value is at least as
-    large as the corrected values of smaller p values, and at most 1. NaN stays NaN, and does not count in n.
+    large as those of smaller p values, and at most 1. NaN stays NaN, and does not count in n.
 
-    Examples
-    --------
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """

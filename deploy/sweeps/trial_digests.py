@@ -1,9 +1,7 @@
 """The digest of a trial's result: it covers everything that decides the result.
 
-A result of an earlier sweep is used again only if its digest is the same. The digest covers the settings and
-the seed, the content of the files that settings name, the data, the sources of this installation that a
-batched simulation runs, the versions of the packages that affect the numbers, and the files that the user
-imports.
+That is the settings and the seed, the content of the files that settings name, the data, the sources that a
+batched simulation runs, the versions of the packages that affect the numbers, and the user's imports.
 """
 
 import json
@@ -30,18 +28,7 @@ WITHOUT_EFFECT = ("output-dir", "resume", "track")  # settings that do not chang
 
 
 def of_trial(config: Mapping[str, ConfigValue]) -> str:
-    """Return the digest of a trial's result.
-
-    Parameters
-    ----------
-    config : Mapping[str, ConfigValue]
-        The settings that differ from the app's defaults.
-
-    Raises
-    ------
-    ValueError
-        If a file that a setting names cannot be read.
-    """
+    """Return the digest of the trial with these settings; ValueError if a file of theirs cannot be read."""
     settings: dict[str, Any] = {**default_config(app_folder()), **config}
     for name in WITHOUT_EFFECT:
         settings.pop(name, None)
@@ -55,10 +42,7 @@ def of_trial(config: Mapping[str, ConfigValue]) -> str:
 
 @cache
 def of_code() -> str:
-    """Return the digest of the sources, of the packages' versions, and of the files that the user imports.
-
-    A process computes this digest once.
-    """
+    """Return the digest of the sources, the packages' versions, and the user's imports, computed once."""
     sources = [digest(closure(["deploy.sweeps.trial_worker"])), default_config(app_folder())]
     versions = {name: package_version(name) for name in PACKAGES}
     return _digest([sources, versions, platform.python_version_tuple()[:2], of_imports()])

@@ -1,13 +1,18 @@
 """Checks whether a server can be reached over TLS, and from which address. Uses the standard library only."""
 
+import http.client
+import os
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
 
 CONNECT_TIMEOUT = 10.0  # s
+HTTP = 80  # the port of a proxy that names none
 REFUSED = "its certificate is refused: "
 # Error codes of OpenSSL (X509_V_ERR).
 _TOO_EARLY, _TOO_LATE = 9, 10
@@ -21,7 +26,8 @@ def unreachable(
 ) -> str | None:
     """Return in one line why a server cannot be reached, or None if it can be reached.
 
-    If the server's certificate is refused, the line begins with `REFUSED`.
+    If the server's certificate is refused, the line begins with `REFUSED`. The connection uses the HTTP proxy
+    that gRPC would use, see `proxy_for`.
 
     `server`: the server as "host:port", or "[address]:port" for an IPv6 address. `timeout`: seconds to wait
     for a connection, and for each answer of the server. (default: `CONNECT_TIMEOUT`) `name`: the name or
@@ -32,10 +38,12 @@ def unreachable(
         context = ssl.create_default_context(cafile=ca)
         context.set_alpn_protocols(["h2", "http/1.1"])
         with (
-            socket.create_connection((host, port), timeout=timeout) as connection,
+            _connected(host, port, timeout) as connection,
             context.wrap_socket(connection, server_hostname=name or host),
         ):
             return None
+    except _ProxyError as error:
+        return str(error)
     except socket.gaierror:
         return f"the name {host} cannot be resolved: no network, or a typing error"
     except ssl.SSLCertVerificationError as error:
@@ -67,7 +75,7 @@ def _why_refused(
     context.verify_flags |= _NO_CHECK_TIME
     try:
         with (
-            socket.create_connection((host, port), timeout=timeout) as connection,
+            _connected(host, port, timeout) as connection,
             context.wrap_socket(connection) as verified,
         ):
             certificate: Mapping[str, Any] = verified.getpeercert() or {}
@@ -111,9 +119,11 @@ def serves(port: int, ca: Path) -> bool:
 def source_address(server: str) -> str | None:
     """Return the address from which this device would now reach a server, or None without a network.
 
-    `server` is as in `unreachable`.
+    `server` is as in `unreachable`. If a proxy is used, this is the address from which the proxy is reached.
     """
     host, port = _host_and_port(server)
+    if proxy := proxy_for(host):
+        host, port = _host_of(proxy), proxy.port or HTTP
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -121,6 +131,50 @@ def source_address(server: str) -> str | None:
             return str(probe.getsockname()[0])
     except OSError:
         return None
+
+
+def proxy_for(host: str) -> SplitResult | None:
+    """Return the HTTP proxy through which gRPC reaches a host; None if it connects directly.
+
+    As in gRPC, the proxy is the first that the environment names in ``grpc_proxy``, ``https_proxy`` or
+    ``http_proxy``, unless ``no_grpc_proxy`` or ``no_proxy`` holds the host or the end of its name. This
+    machine itself is never reached through a proxy.
+    """
+    here = host == "localhost" or host.startswith("127.") or host == "::1"
+    named, direct = (
+        next(filter(None, map(os.environ.get, names)), "")
+        for names in (("grpc_proxy", "https_proxy", "http_proxy"), ("no_grpc_proxy", "no_proxy"))
+    )
+    ends = filter(None, map(str.strip, direct.split(",")))
+    return urlsplit(named) if named and not here and not any(map(host.endswith, ends)) else None
+
+
+class _ProxyError(OSError):
+    """The proxy makes no connection to the server."""
+
+
+def _connected(host: str, port: int, timeout: float) -> socket.socket:
+    """Return a new connection to a server, through a tunnel of the proxy if there is one."""
+    proxy = proxy_for(host)
+    if proxy is None:
+        return socket.create_connection((host, port), timeout=timeout)
+    name = f"{_host_of(proxy)}:{proxy.port or HTTP}"
+    tunnel = http.client.HTTPConnection(_host_of(proxy), proxy.port or HTTP, timeout=timeout)
+    headers = {}
+    if proxy.username is not None:
+        login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+        headers["Proxy-Authorization"] = f"Basic {b64encode(login).decode()}"
+    tunnel.set_tunnel(host, port, headers)
+    try:
+        tunnel.connect()
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _ProxyError(f"the proxy {name} does not connect: {reason.lower()}") from None
+    return tunnel.sock
+
+
+def _host_of(proxy: SplitResult) -> str:
+    return proxy.hostname or ""
 
 
 def _host_and_port(server: str) -> tuple[str, int]:

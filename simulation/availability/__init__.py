@@ -6,10 +6,9 @@ each group is drawn first, as in the FLICS paper.
 """
 
 from .arrival_order import InOrderOfArrival
-from .base import Always, Availability
+from .base import Always, Availability, Once
 from .groups import GroupCounts
 from .markov import Markov
-from .once import Once
 from .poisson import Cyclic, Diurnal, Poisson, Uniform
 from .registry import available, create
 from .trace import Trace

@@ -1,7 +1,5 @@
 """Clients that join late, numbered in the order in which they are first available."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from strategies.numerics.arrays import Ints
@@ -53,7 +51,6 @@ class InOrderOfArrival(Availability):
         return None if available is None else np.sort(self._index[available])
 
     def renumbered(self, data: FederatedData) -> FederatedData:
-        """Return the clients' samples and groups in the new order."""
         rows = [np.arange(data.offsets[m], data.offsets[m + 1]) for m in self.order.tolist()]
         groups = None if data.groups is None else data.groups[self.order]
         return federate(Dataset(data.inputs, data.labels), rows, groups)

@@ -1,6 +1,4 @@
-"""The interface of all availability processes, and the process "always"."""
-
-from __future__ import annotations
+"""The interface of all availability processes, and the processes "always" and "once"."""
 
 from abc import ABC, abstractmethod
 
@@ -41,13 +39,7 @@ class Availability(ABC):
         self.seed = seed
 
     def available(self, round: int) -> Ints | None:
-        """Return the indexes of the clients that are available in a round, ascending; None for all clients.
-
-        Raises
-        ------
-        ValueError
-            If ``round`` is below 1.
-        """
+        """Return the clients that are available in a round >= 1, ascending; None for all clients."""
         if round < 1:
             raise ValueError(f"round = {round}: must be >= 1")
         return self._available(round)
@@ -78,3 +70,25 @@ def checked_rates(field: str, rates: npt.ArrayLike, num_clients: int) -> Floats3
             f"{field} = {values}: must be in [0, 1], one number or one for each of {num_clients} clients"
         )
     return values
+
+
+class Once(Availability):
+    """New clients are available in each round, and never return. After the last client, nobody is available.
+
+    Parameters
+    ----------
+    num_clients, seed : int
+        See `Availability`. The round in which a client is available depends on M.
+    rates : float (default: 0.01)
+        Share of all clients that are available in each round, in (0, 1]; at least one client per round.
+    """
+
+    def __init__(self, num_clients: int, seed: int = 0, *, rates: float = 0.01) -> None:
+        super().__init__(num_clients, seed)
+        if np.ndim(rates) or not 0 < rates <= 1:
+            raise ValueError(f"rates = {rates}: must be one number in (0, 1]")
+        self.per_round = max(1, round(rates * num_clients))
+        self._order = generator(seed, 0, "once").permutation(num_clients)
+
+    def _available(self, round: int) -> Ints:
+        return np.sort(self._order[(round - 1) * self.per_round : round * self.per_round])

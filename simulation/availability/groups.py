@@ -1,7 +1,5 @@
 """Draws how many clients of each group are available (FLICS paper: Ribero, Vikalo, de Veciana, IV-B)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

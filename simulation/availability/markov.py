@@ -1,7 +1,5 @@
 """Each client is a Markov chain: its availability depends on its availability in the previous round."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -1,7 +1,5 @@
 """Each client is available independently in each round: "poisson", "uniform", "cyclic" and "diurnal"."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

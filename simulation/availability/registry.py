@@ -1,17 +1,14 @@
 """All availability processes, by name."""
 
-from __future__ import annotations
-
 from inspect import signature
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .base import Always, Availability
+from .base import Always, Availability, Once
 from .groups import COUNTS, GroupCounts
 from .markov import Markov
-from .once import Once
 from .poisson import Cyclic, Diurnal, Poisson, Uniform
 from .trace import Trace
 

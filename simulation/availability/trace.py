@@ -1,7 +1,5 @@
 """Replays a recorded trace of availability, one bin of time per round."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

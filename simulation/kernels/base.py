@@ -55,10 +55,7 @@ class Trained(NamedTuple):
 
 
 class Kernel(ABC):
-    """The local training of a model, for many clients in one call.
-
-    A kernel is immutable, so that it may be copied to other processes.
-    """
+    """The local training of a model, for many clients in one call. Immutable: processes may copy it."""
 
     @abstractmethod
     def initial_arrays(self, seed: int) -> Arrays:
@@ -79,18 +76,10 @@ class Kernel(ABC):
     ) -> Trained:
         """Train each client from ``arrays``, which are not changed.
 
-        Parameters
-        ----------
-        arrays : Arrays
-            w_t, the model from which every client trains.
-        data : FederatedData
-            The samples of all clients.
-        clients : ndarray of int, shape (R,)
-            Distinct clients, each with at least one sample.
-        plan : Plan
-            Mini-batches, learning rate and so on.
-        controls : mapping of int to Arrays, optional
-            By client, the arrays that are added to each of the client's gradients (SCAFFOLD: c - c_m).
+        ``arrays``: w_t, the model from which every client trains. ``data``: the samples of all clients.
+        ``clients`` (R,): Distinct clients, each with at least one sample. ``plan``: Mini-batches, learning
+        rate and so on. ``controls``: By client, the arrays that are added to each of the client's gradients
+        (SCAFFOLD: c - c_m).
         """
 
     def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:

@@ -51,25 +51,15 @@ class _Layer(NamedTuple):
 class Dense(Kernel):
     """Dense layers with ReLU between them, then softmax and cross-entropy.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Features, hidden units of each layer, classes.
-    names : sequence of (str, str)
-        The names of each layer's weight and bias; "" = no bias.
-    transposed : bool
-        True: weights have the shape (out, in), as in torch. False: (in, out).
-    dropout : float (default: 0.0)
-        The probability with which a unit of the first hidden layer is 0, drawn anew for each sample and
-        step. The other units are divided by 1 - dropout, so evaluations use all units as they are.
+    ``sizes``: Features, hidden units of each layer, classes. ``names``: the names of each layer's weight and
+    bias; "" = no bias. ``transposed``: True: weights have the shape (out, in), as in torch. False: (in, out).
+    ``dropout`` (default: 0.0): the probability with which a unit of the first hidden layer is 0, drawn anew
+    for each sample and step. The other units are divided by 1 - dropout, so evaluations use all units as they
+    are.
     """
 
     def __init__(
-        self,
-        sizes: Sequence[int],
-        names: Sequence[tuple[str, str]],
-        transposed: bool,
-        dropout: float = 0.0,
+        self, sizes: Sequence[int], names: Sequence[tuple[str, str]], transposed: bool, dropout: float = 0.0
     ) -> None:
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout = {dropout}: must be in [0, 1)")
@@ -211,10 +201,7 @@ class Dense(Kernel):
         outputs: list[Floats32],
         mask: Floats32 | None = None,
     ) -> None:
-        """Fill the outputs of each layer, (G, b, out). The outputs of the last layer are logits.
-
-        The outputs of the first layer are multiplied by `mask` (G, b, out).
-        """
+        """Fill the layers' outputs (G, b, out), the first times ``mask`` (G, b, out); last: logits."""
         below = inputs
         for weight, bias, output in zip(weights, biases, outputs, strict=True):
             np.matmul(below, weight, out=output)
@@ -283,7 +270,6 @@ class Dense(Kernel):
         return row
 
     def _split(self, row: Floats32) -> Arrays:
-        """Return the named parameters of a row."""
         arrays: Arrays = {}
         for layer in self._layers:
             weight = row[layer.begin : layer.middle].reshape(layer.fan_in, layer.fan_out)
@@ -409,7 +395,6 @@ class _LogLikelihoods:
         self._steps = 0
 
     def take(self, logits: Floats32, labels: NDArray[np.int64], scales: Floats32) -> None:
-        """Store a step's log-likelihoods; turn logits (G, b, classes) into gradients times scales (G, b)."""
         own, totals = self._own[self._steps], self._totals[self._steps]
         self._steps += 1
         logits -= np.maximum.reduce(logits, axis=2, keepdims=True)
@@ -423,6 +408,5 @@ class _LogLikelihoods:
         flat[at] -= scales.reshape(-1)
 
     def values(self) -> Floats32:
-        """Return the log-likelihoods of all steps, (steps, G, b)."""
         values: Floats32 = self._own - np.log(self._totals)
         return values

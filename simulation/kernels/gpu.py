@@ -1,7 +1,5 @@
 """Speeds up large torch models on a GPU: CUDA graphs, faster gradients, updates kept in the GPU's memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

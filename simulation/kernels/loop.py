@@ -13,13 +13,7 @@ from .base import Kernel, Plan, StackedUpdates, Trained, splitter
 
 
 class Loop(Kernel):
-    """Calls a task's own training for each client.
-
-    Parameters
-    ----------
-    task : Task
-        Provides the model and its training. The data of the task are not used.
-    """
+    """Calls the training of a ``task``, which provides the model, for each client; its data are not used."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

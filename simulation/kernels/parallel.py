@@ -1,7 +1,5 @@
 """Runs any kernel in several processes, for example one per core."""
 
-from __future__ import annotations
-
 import mmap
 import multiprocessing
 import signal
@@ -120,11 +118,8 @@ class Parallel(Kernel):
         shares: Sequence[Ints],
         plan: Plan,
         controls: Mapping[int, Arrays] | None,
-    ) -> tuple[Callable[[Floats32], Arrays], list[_Part]]:
-        """Train one share of the clients per process; return the function that splits rows, and the results.
-
-        The rows of the other processes' shares are views of the shared memory.
-        """
+    ) -> tuple[Callable[[Floats32], Arrays], list["_Part"]]:
+        """Train a share per process; return what splits rows (views of shared memory), and the results."""
         assert self._data is not None
         own_share, *others = shares
         ends = np.cumsum([share.size for share in others]).tolist()
@@ -191,11 +186,7 @@ def _lots(chunks: Sequence[Ints], capacity: int) -> Iterator[list[Ints]]:
 
 
 def _shares(chunks: Sequence[Ints], costs: Sequence[int], count: int) -> list[Ints]:
-    """Divide chunks into shares of about equal cost; return the positions of the clients of each share.
-
-    Chunks are assigned in the order of falling cost. The first share is not empty. Within a share the chunks
-    keep their order (see `chunked`).
-    """
+    """Divide chunks into shares of about equal cost, the costly ones first; return each share's clients."""
     shares: list[list[int]] = [[] for _ in range(count)]
     totals = [0] * count
     for number in np.argsort(-np.array(costs), kind="stable").tolist():

@@ -1,7 +1,5 @@
 """A kernel for torch models: `torch.func` turns the training of one client into the training of many."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from math import nan
@@ -33,19 +31,12 @@ _ROWS = 1000  # samples per step of an evaluation
 class Torch(Kernel):
     """A module that maps (n, features) to (n, classes) logits, trained with cross-entropy.
 
-    Parameters
-    ----------
-    build : callable
-        Returns the module; the values of its parameters are not used. The module's state must consist of
-        parameters only, and its output must be a function of its input: no running statistics, no dropout.
-        Which operations it executes must not depend on the values of its input.
-    initial_arrays : callable
-        Returns the initial arrays by parameter name, for a seed.
-    device : str (default: "cpu")
-        Device of the training: "cuda" for a GPU.
-    memory : int, optional
-        Limit on a chunk's models and mini-batches, in bytes (default: 8 MB; 1 GB on a GPU if a model has less
-        than 16 MB).
+    ``build``: Returns the module; the values of its parameters are not used. The module's state must consist
+    of parameters only, and its output must be a function of its input: no running statistics, no dropout.
+    Which operations it executes must not depend on the values of its input. ``initial_arrays``: Returns the
+    initial arrays by parameter name, for a seed. ``device`` (default: "cpu"): Device of the training: "cuda"
+    for a GPU. ``memory``: Limit on a chunk's models and mini-batches, in bytes (default: 8 MB; 1 GB on a GPU
+    if a model has less than 16 MB).
     """
 
     def __init__(
@@ -233,13 +224,11 @@ class _Variance:
         self._squares += moved.square_().sum(dim=1, dtype=torch.float64) * (1 - 1 / self._count)
 
     def values(self) -> Tensor:
-        """Return (G,) the variance of each client; NaN after one gradient, or if it is not finite."""
         found = self._squares / (self._count - 1)  # 0 / 0 is NaN
         return found.masked_fill(~found.isfinite(), nan)
 
 
 def _flat(tensors: dict[str, Tensor]) -> Tensor:
-    """Return (G, P) all parameters of each client."""
     return torch.cat([tensor.flatten(1) for tensor in tensors.values()], dim=1)
 
 

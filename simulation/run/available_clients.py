@@ -1,25 +1,19 @@
 """Which simulated clients are available in a round, which of them are eligible, and which clients join."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strategies.clients.printable import listed
+from strategies.numerics.arrays import Bools, Ints
 from strategies.options import Eligibility, Eligible
+from strategies.rounds.guard.claimed_sizes import ClientSizes
+from strategies.rounds.logic import RoundLogic
+from tasks.federated_data import FederatedData
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from strategies.numerics.arrays import Bools, Ints
-    from strategies.rounds.guard.claimed_sizes import ClientSizes
-    from strategies.rounds.logic import RoundLogic
-    from tasks.federated_data import FederatedData
-
-    from ..availability import Availability
+from ..availability import Availability
 
 
 class AvailableClients:
@@ -57,7 +51,6 @@ class AvailableClients:
 
     @property
     def conditions(self) -> str:
-        """The conditions of this round, as text."""
         return str(self._conditions)
 
     def available(self, number: int, logic: RoundLogic) -> Ints | None:

@@ -1,32 +1,25 @@
 """Rounds that do not wait for slow clients: the clients in flight, and the model from which each trains."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from strategies.numerics.arrays import Floats, Ints
+from strategies.rounds.buffered.buffer import Buffer
+from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
+from strategies.rounds.stages import Chosen, Opened
 from strategies.rounds.trained_clients import JoinedUpdates, TrainedClients
 from strategies.rounds.waiting.wait_time import LATE
+from tasks.base import Arrays
+from tasks.federated_data import FederatedData
 
+from ..kernels import Kernel, Plan, Trained
+from ..response_times import ResponseTimes
 from .training import Replies
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
-
-    from strategies.numerics.arrays import Floats, Ints
-    from strategies.rounds.buffered.buffer import Buffer
-    from strategies.rounds.logic import RoundLogic
-    from strategies.rounds.stages import Chosen, Opened
-    from tasks.base import Arrays
-    from tasks.federated_data import FederatedData
-
-    from ..kernels import Kernel, Plan, Trained
-    from ..response_times import ResponseTimes
 
 
 class BufferedRounds:
@@ -137,7 +130,6 @@ class BufferedRounds:
         return sets
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return copies of the clients in flight and of the models from which they train."""
         state: dict[str, NDArray[Any]] = {
             f"models/{number}/{name}": array.copy()
             for number, model in self._models.items()
@@ -147,7 +139,6 @@ class BufferedRounds:
         return state | {"in_flight": np.array(flying, dtype=np.float64).reshape(-1, 3)}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from a state that holds what `state_dict` returned."""
         self._in_flight = {int(client): (end, took) for client, end, took in state["in_flight"].tolist()}
         self._models = {}
         for key, array in state.items():

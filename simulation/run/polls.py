@@ -1,25 +1,18 @@
 """The numbers that simulated clients report before the selection."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strategies.numerics.arrays import Floats, Ints
 from strategies.numerics.robust import mean_weights
 from strategies.rounds.seeds import client_seed
-from tasks.base import batches
-from tasks.federated_data import Dataset, federate
+from strategies.rounds.trained_clients import ClientUpdates
+from strategies.selectors import Selector
+from tasks.base import Arrays, batches
+from tasks.federated_data import Dataset, FederatedData, federate
 
-if TYPE_CHECKING:
-    from strategies.numerics.arrays import Floats, Ints
-    from strategies.rounds.trained_clients import ClientUpdates
-    from strategies.selectors import Selector
-    from tasks.base import Arrays
-    from tasks.federated_data import FederatedData
-
-    from ..kernels import Kernel, Plan
+from ..kernels import Kernel, Plan
 
 
 class Polls:

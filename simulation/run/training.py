@@ -1,31 +1,22 @@
 """The training of the clients in a round that waits for their replies, and the replies that come too late."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from strategies.numerics.arrays import Floats
+from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
+from strategies.rounds.stages import Chosen
 from strategies.rounds.trained_clients import TrainedClients, WeightedUpdates
-from strategies.rounds.waiting.over_selection import ENOUGH_REPLIED
-from strategies.rounds.waiting.wait_time import LATE
+from strategies.rounds.waiting.wait_time import ENOUGH_REPLIED, LATE
+from tasks.base import Arrays
+from tasks.federated_data import FederatedData
 
-from ..response_times import arrivals
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from strategies.numerics.arrays import Floats
-    from strategies.rounds.logic import RoundLogic
-    from strategies.rounds.stages import Chosen
-    from tasks.base import Arrays
-    from tasks.federated_data import FederatedData
-
-    from ..kernels import Kernel, Plan
-    from ..response_times import ResponseTimes
+from ..kernels import Kernel, Plan
+from ..response_times import ResponseTimes, arrivals
 
 
 class Replies(NamedTuple):
@@ -37,10 +28,7 @@ class Replies(NamedTuple):
 
 
 class Training:
-    """Trains the selected clients that reply in time: all of them, without response times.
-
-    After ``deadline`` seconds, a round goes on without the missing replies.
-    """
+    """Trains the selected clients that reply in time: within ``deadline`` s, if there are response times."""
 
     def __init__(
         self,
@@ -69,10 +57,7 @@ class Training:
         self._late = self._late[~due]
 
     def run(self, plan: Plan, chosen: Chosen, arrays: Arrays, now: float) -> Replies:
-        """Train the selected clients that reply in time; return the replies of all selected clients.
-
-        The clients train from ``arrays``. The round begins at the simulated time ``now``, in seconds.
-        """
+        """Train the clients that reply in time, from ``arrays``, from the simulated time ``now`` (s) on."""
         clients, waited, measured = chosen.selection.clients, 0.0, None
         answered = np.ones(clients.size, dtype=np.bool_)
         failures: dict[int, str] = {}
@@ -115,9 +100,7 @@ class Training:
         return Replies(replies, waited, measured)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return a copy of the replies that are still to come."""
         return {"late": self._late.copy()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from a state that `state_dict` returned."""
         self._late = np.array(state["late"])

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from ..designs.inclusion import inclusion
 from ..numerics.arrays import Floats
 from ..selectors import Selector
 from .log import LoggedRound, feedback_of
@@ -38,10 +39,7 @@ SAME = 1e-6
 
 
 class Evidence:
-    """What the rounds of a log say about some distributions.
-
-    The distributions have ``names``, of which one is `BASELINE`.
-    """
+    """What the rounds of a log say about distributions with ``names``, of which one is `BASELINE`."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -49,16 +47,10 @@ class Evidence:
 
     @property
     def num_rounds(self) -> int:
-        """The number of rounds that were added."""
         return len(self._rounds)
 
     def add(self, round: LoggedRound, distributions: Floats, predictions: Floats) -> None:
-        """Add a round.
-
-        `distributions` (S, M) are those of the S names, and `predictions` (P, M) are predictions b >= 0,
-        equally many in each round; both are 0 for absent clients. The first prediction is used for the
-        estimate; the others extend the interval.
-        """
+        """Add a round: (S, M) distributions and (P, M) predictions b >= 0, the first for the estimate."""
         drawn, importance = round.clients, round.importance
         a = (round.shares[drawn] * round.norms) ** 2
         inverse = np.divide(1.0, distributions, out=np.zeros_like(distributions), where=distributions > 0)
@@ -87,13 +79,7 @@ class Evidence:
 
 
 class Replay:
-    """Selectors that learn from the rounds of a log.
-
-    Attributes
-    ----------
-    same : set of str
-        The selectors whose probabilities were those of the log in all rounds so far.
-    """
+    """Selectors that learn from a log. ``same``: those whose probabilities were always those of the log."""
 
     def __init__(self, selectors: Mapping[str, Selector]) -> None:
         self._selectors = dict(selectors)
@@ -120,8 +106,12 @@ class Replay:
             return
         by_itself = round.everyone and self.matters(round)
         if self.matters(round):
-            for name, p in zip(self._selectors, distributions[:, round.clients], strict=True):
-                if not np.allclose(p, round.probabilities, rtol=SAME, atol=0):
+            for name, p in zip(self._selectors, distributions, strict=True):
+                # Most designs draw distinct clients, whose probabilities in the log are those of inclusion.
+                for logged in (p[round.clients], inclusion(p, self._k).of(round.clients)):
+                    if np.allclose(logged, round.probabilities, rtol=SAME, atol=0):
+                        break
+                else:
                     self.same.discard(name)
         selection, feedback = round.observed()
         norms = round.dense_norms()

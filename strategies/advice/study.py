@@ -82,20 +82,12 @@ def check_candidate(selector: str) -> None:
 def study(rounds: Sequence[LoggedRound], selectors: Mapping[str, Selector], fixed_log: bool) -> Findings:
     """Estimate the variance that each selector would have had in the logged rounds.
 
-    Parameters
-    ----------
-    rounds : sequence of LoggedRound
-        The rounds in their order.
-    selectors : mapping of str to Selector
-        New selectors by name, for the clients of the first round. `BASELINE` must be one of them.
-    fixed_log : bool
-        Whether the draws of the log do not depend on the norms in earlier rounds.
+    ``rounds``: the rounds in their order. ``selectors``: New selectors by name, for the clients of the first
+    round. `BASELINE` must be one of them. ``fixed_log``: whether the draws of the log do not depend on the
+    norms in earlier rounds.
 
-    Raises
-    ------
-    ValueError
-        If there are fewer than `FEWEST` rounds with a known norm in which a selector must leave clients out,
-        or if all norms are 0.
+    Raises a ValueError if there are fewer than `FEWEST` rounds with a known norm in which a selector must
+    leave clients out, or if all norms are 0.
     """
     evidence, same = collect(rounds, selectors, fixed_log)
     drawn = np.unique(np.concatenate([round.clients for round in rounds]))

@@ -54,17 +54,13 @@ def _doubts(evidence: Evidence, name: str, estimates: dict[str, Interval]) -> di
 
 
 def _factor(interval: Interval, limit: float) -> float:
-    """Return the factor by which the number of rounds must grow so that the interval ends below the limit.
-
-    The half-width of an interval, in logarithms, is in proportion to 1/sqrt(number of rounds).
-    """
+    """Return by how much the number n of rounds must grow until the interval (~ 1/√n) is below the limit."""
     room = math.log(limit / min(interval.value, 1.0))
     width = math.log(interval.high / interval.value)
     return (width / room) ** 2 if room > 0 else math.inf
 
 
 def _rounded(rounds: float) -> int:
-    """Return a number of rounds, rounded up to two digits; 0 if it is not finite."""
     if not math.isfinite(rounds):
         return 0
     unit = 10 ** max(0, math.floor(math.log10(max(rounds, 1))) - 1)

@@ -1,20 +1,15 @@
 """Finds the eligible clients of a round among the clients of a roster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..options import Eligibility, Eligible, Overrides
 from .overrides import Groups
 from .printable import listed
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from .roster import Roster
+from .roster import Roster
 
 
 class EligibleClients:
@@ -22,10 +17,7 @@ class EligibleClients:
 
     By default, every client is eligible. Declared properties take precedence over reported ones.
 
-    Attributes
-    ----------
-    conditions : Eligibility
-        The conditions of the current round.
+    ``conditions``: the conditions of the current round.
     """
 
     def __init__(
@@ -39,7 +31,6 @@ class EligibleClients:
         self._seen: tuple[Eligibility, int, NDArray[np.bool_]] | None = None
 
     def begin(self, round: int) -> None:
-        """Set `conditions` to the conditions of a round."""
         if self._of_round is not None:
             self.conditions = self._of_round(round)
 

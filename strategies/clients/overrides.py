@@ -1,26 +1,20 @@
 """Looks up the operator's declarations (`options.Overrides`) for the clients of a roster."""
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..json_text import parse_json
 from ..options import GROUPS, Overrides
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from ..selectors import Selector
-    from ..selectors.settings import Settings
-    from .roster import Roster
+from ..selectors import Selector
+from ..selectors.settings import Settings
+from .roster import Roster
 
 
 def sizes_of(roster: Roster, declared: Mapping[str, float]) -> NDArray[np.float64]:
@@ -36,7 +30,7 @@ def per_client(
     roster: Roster,
     first: int = 0,
     *,
-    groups: Groups,
+    groups: "Groups",
     reported: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Return the selector's settings per client for the clients from index ``first`` on.
@@ -116,8 +110,7 @@ class Groups:
     declared: Mapping[str, str | int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, overrides: Overrides, settings: Settings) -> Groups:
-        """Return the groups for the settings of a selector and the declarations of the operator."""
+    def of(cls, overrides: Overrides, settings: Settings) -> "Groups":
         groups = cls(settings.group_names, settings.only_named_groups, overrides.settings.get(GROUPS, {}))
         for client_id, group in groups.declared.items():
             if refusal := groups.refusal(client_id, None):
@@ -125,10 +118,7 @@ class Groups:
         return groups
 
     def refusal(self, client_id: str, reported: str | int | None) -> str:
-        """Return why a client that reports this group is refused; "" if it is not refused.
-
-        A group that the operator declared for the client takes precedence over the reported group.
-        """
+        """Return why a client with this group, if none is declared, is refused; "" if it is not."""
         group = self.declared.get(client_id, reported)
         if not self.only or str(group) in self.names:
             return ""
@@ -136,7 +126,6 @@ class Groups:
         return f"its group is {group!r}: must be one of {known}, for which the selector has numbers"
 
     def numbers(self, roster: Roster) -> NDArray[np.int64]:
-        """Return (M,) the number of each client's group."""
         return numbered(self.names, self.of_all(roster))
 
     def of_all(self, roster: Roster) -> list[str | None]:
@@ -154,15 +143,10 @@ class Groups:
 class Removals:
     """The identities that the operator removed from the run.
 
-    Parameters
-    ----------
-    removed : path or collection of str (default: empty)
-        The identities, or the path of a JSON file with a list of identities. The file may appear or change
-        during the run. If the file is missing or damaged, the identities that were last read from it stay
-        removed, and ``report`` is called once.
-    report : callable, optional
-        Called with one line of text if the file cannot be read (default: the line is logged as a warning by
-        this module's logger).
+    ``removed`` (default: empty): the identities, or the path of a JSON file with a list of identities. The
+    file may appear or change during the run. If the file is missing or damaged, the identities that were last
+    read from it stay removed, and ``report`` is called once. ``report``: Called with one line of text if the
+    file cannot be read (default: the line is logged as a warning by this module's logger).
     """
 
     def __init__(

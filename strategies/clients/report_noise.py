@@ -122,10 +122,7 @@ def composed_epsilon(noise_multipliers: npt.ArrayLike, delta: float) -> float:
 
 
 def least_delta(mu: float, epsilon: float) -> float:
-    """Return the least δ for which a Gaussian mechanism with σ = bound/μ is (ε, δ)-private.
-
-    δ is ``Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)``, where Φ is the distribution function of N(0, 1).
-    """
+    """Return δ = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ), the least for which σ = bound/μ is (ε, δ)-private."""
     return exp(_log_tail(epsilon / mu - mu / 2)) - exp(epsilon + _log_tail(epsilon / mu + mu / 2))
 
 

@@ -185,10 +185,8 @@ class Report(BaseModel):
     def parse(cls, record: Mapping[str, Any]) -> "Report":
         """Return the report in a received record. Invalid fields are left out, except ``num-examples``.
 
-        Raises
-        ------
-        ValueError
-            If ``num-examples`` is invalid. It cannot be left out, because the weights depend on it.
+        Raises a ValueError if ``num-examples`` is invalid. It cannot be left out, because the weights depend
+        on it.
         """
         # Without this filter, pydantic would also accept a field by its Python name, such as client_id.
         aliases = [field.alias or name for name, field in cls.model_fields.items()]

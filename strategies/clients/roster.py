@@ -16,11 +16,8 @@ class Roster:
     A node is a connection of a client. The node id may change when a client reconnects; the client's index
     stays.
 
-    Attributes
-    ----------
-    changes : int
-        The number of registrations, removals, changes of identity and changes of data size so far. While
-        this number stays the same, `ids`, `sizes` and `removed` return the same values.
+    ``changes``: the number of registrations, removals, changes of identity and changes of data size so far.
+    While this number stays the same, `ids`, `sizes` and `removed` return the same values.
     """
 
     def __init__(self) -> None:
@@ -64,11 +61,7 @@ class Roster:
         return new
 
     def remove(self, client_ids: Collection[str]) -> list[str]:
-        """Remove the registered clients among these identities, and return their identities, sorted.
-
-        The indexes of removed clients are not reused. A removed identity that registers again gets a new
-        index.
-        """
+        """Remove the registered clients among these identities; return these, sorted. No index is reused."""
         leaving = sorted(client_id for client_id in client_ids if client_id in self._index)
         for client_id in leaving:
             index = self._index.pop(client_id)
@@ -93,11 +86,9 @@ class Roster:
         return list(self._ids)
 
     def id_of(self, index: int) -> str:
-        """Return the identity of a client."""
         return self._ids[index]
 
     def node_of(self, index: int) -> int:
-        """Return the last known node id of a registered client."""
         return self._node[index]
 
     def node_of_id(self, client_id: str) -> int | None:
@@ -110,11 +101,7 @@ class Roster:
         return self._client.get(node_id)
 
     def note(self, index: int, report: Report) -> None:
-        """Remember what a client reports about itself.
-
-        The data size, the properties and the availability are taken from every report; the group, the cost
-        and the energy are taken from the client's first report only.
-        """
+        """Remember what a client reports; its group, cost and energy from its first report only."""
         if report.num_examples is not None and report.num_examples != self._size.get(index):
             self._size[index] = report.num_examples
             self.changes += 1
@@ -167,7 +154,6 @@ class Roster:
         return self._group.get(index)
 
     def properties_of(self, index: int) -> dict[str, Any]:
-        """Return the last properties that a client reported."""
         return self._properties.get(index, {})
 
     def groups(self) -> list[str | None]:
@@ -175,7 +161,6 @@ class Roster:
         return list(map(self._group.get, range(len(self))))
 
     def state(self) -> dict[str, Any]:
-        """Return the whole state as a JSON object."""
         return {
             "ids": self._ids,
             "removed": self._removed,

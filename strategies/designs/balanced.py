@@ -37,10 +37,7 @@ def _draw(candidates: Candidates, rng: np.random.Generator) -> Ints:
 
 
 def _fly(p: Floats, columns: Floats, rng: np.random.Generator) -> None:
-    """Move p (c,) at random, with its mean and the sum of p * columns (c, r) kept, until r are undecided.
-
-    Groups of about 2r clients move at the same time: what balances each group balances their union.
-    """
+    """Move p (c,) at random, with its mean and Σ p columns (c, r) kept, in groups, until r are undecided."""
     width = columns.shape[1]
     while True:
         live = np.flatnonzero((p > CLOSE) & (p < 1 - CLOSE))

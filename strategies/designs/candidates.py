@@ -48,11 +48,7 @@ def draw_among_candidates(
     most: int,
     draw: Callable[[Candidates, np.random.Generator], Ints],
 ) -> Draw:
-    """Draw k clients by features, of which the `most` leading components are used.
-
-    `draw` draws from the candidates that are not certain, and returns positions in their arrays. If the
-    features say nothing, the draw is systematic.
-    """
+    """Draw k clients by `most` components of features: `draw` draws those that are not certain."""
     pi = inclusion(scores, k)
     if features is None:
         clients = pi.fixed_size(rng)

@@ -18,10 +18,7 @@ LARGEST_SMALL = 0.25
 
 
 class Inclusion:
-    """The inclusion probabilities of clients with scores s (n,) >= 0 in any unit: π = min(1, c s), sum π = k.
-
-    If at most k scores are positive, π = 1 for these clients.
-    """
+    """π = min(1, c s) with sum k, of clients with scores s (n,) >= 0; all 1 if at most k are positive."""
 
     def __init__(self, scores: Floats, k: int) -> None:
         positive, total = int(np.count_nonzero(scores)), float(scores.sum())

@@ -61,10 +61,7 @@ class RunningSum:
         return self if limit >= self.largest else RunningSum(self._weights, limit)
 
     def find(self, shares: Floats) -> Ints:
-        """Return (k,) the positions at which the running sum passes the `shares` (k,) in [0, 1) of its total.
-
-        The weight at such a position is positive. The total must be positive.
-        """
+        """Return (k,) where the running sum, whose total is > 0, passes the `shares` (k,) in [0, 1) of it."""
         # A share is less than 1, and even the largest share times the last end is rounded to less than this
         # end. So with side="right" each position is in range and has a positive weight.
         targets = shares * self._ends[-1]

@@ -19,11 +19,7 @@ TILE = 640
 
 
 def draw(scores: Floats, k: int, rng: np.random.Generator, features: Features | None = None) -> Draw:
-    """Draw k distinct clients that differ in their features.
-
-    If clients i and j compete, this adds π_i π_j |x_i/π_i - x_j/π_j|^2 to the variance if π_i + π_j <= 1. So
-    distances are those of x/π.
-    """
+    """Draw k distinct clients by distances of x/π, by which competing clients add to the variance."""
     return draw_among_candidates(scores, k, rng, features, COMPONENTS, _draw)
 
 

@@ -12,11 +12,7 @@ from .running_sum import draw_at
 
 
 def draw(scores: Floats, k: int, rng: np.random.Generator, features: Features | None = None) -> Draw:
-    """Draw k times; a client may be drawn repeatedly. `features` is not used.
-
-    This is the only design whose joint probabilities depend on the order of the clients: two that follow each
-    other are seldom drawn together.
-    """
+    """Draw k times with replacement; clients that follow each other are seldom drawn together."""
     return draw_at(scores, one_in_each(k, rng))
 
 

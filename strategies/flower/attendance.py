@@ -1,30 +1,24 @@
 """Follows which nodes are online, registers them as clients, and waits until enough clients are available."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from logging import INFO, WARNING
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.common import log
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from ..clients.eligible_clients import EligibleClients
 from ..clients.overrides import Groups, Removals
 from ..clients.printable import counted, listed, printable
 from ..clients.reports import Report
 from ..clients.roster import Roster
+from ..options import Deadlines, Polling
 from .exchanges import clock_of
 from .status_questions import StatusQuestions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from flwr.serverapp import Grid
-    from numpy.typing import NDArray
-
-    from ..options import Deadlines, Polling
 
 _FIRST_LOG, _NEXT_LOG = 5.0, 30.0  # s of waiting for clients before the first log line, and between two lines
 _LONGEST_PAUSE = 5.0  # s, the longest pause between two looks for available clients
@@ -91,10 +85,8 @@ class Attendance:
         for a quorum. A resumed run also goes on if a quorum is online and no further client has come for 5
         seconds. A warning is logged if all clients of a resumed run are new.
 
-        Raises
-        ------
-        NotEnoughClientsError
-            If fewer than ``clients_per_round`` clients joined a new run within ``deadlines.join``.
+        Raises a NotEnoughClientsError if fewer than ``clients_per_round`` clients joined a new run within
+        ``deadlines.join``.
         """
         clock = clock_of(grid)
         resumed = len(self.roster) > 0
@@ -150,10 +142,8 @@ class Attendance:
     def wait_for_quorum(self, grid: Grid) -> NDArray[np.int64]:
         """Wait until at least ``quorum`` clients are available, and return all available clients, ascending.
 
-        Raises
-        ------
-        NotEnoughClientsError
-            If fewer than ``quorum`` clients were available for ``deadlines.absence`` seconds.
+        Raises a NotEnoughClientsError if fewer than ``quorum`` clients were available for
+        ``deadlines.absence`` seconds.
         """
         clock = clock_of(grid)
         began = clock.monotonic()
@@ -177,16 +167,14 @@ class Attendance:
         return available
 
     def available(self, grid: Grid) -> NDArray[np.int64]:
-        """Register new clients, ask unavailable clients again, and return the available clients.
-
-        The result is ascending.
-        """
+        """Register new clients, ask unavailable ones again, and return the available clients, ascending."""
         online = self._online(grid)
         self._claimants = {node: claim for node, claim in self._claimants.items() if node in online}
         asked = [
             node
             for node in self.roster.without_available(online)
-            if self.roster.client_at(node) is not None or not self._is_available_claimant(node)
+            if self.roster.client_at(node) is not None
+            or not (node in self._claimants and self._claimants[node][0].available)
         ]
         unasked: set[int] = set()
         if self.eligible.conditions.needs_properties:  # a property may have changed
@@ -240,10 +228,7 @@ class Attendance:
             self._log_identities([self._identify(client, report)])
 
     def _identify(self, client: int, report: Report) -> str:
-        """Give a client that is registered by its node id the identity that it claims, if nobody else has it.
-
-        Return a line for the log, or "" if the client's identity is unchanged.
-        """
+        """Give a client known by its node id the identity that it claims, if free; return a log line."""
         node, claim = self.roster.node_of(client), report.client_id
         if node not in self._unasked or claim is None:
             return ""
@@ -261,12 +246,7 @@ class Attendance:
         if named := list(filter(None, found)):
             log(INFO, "Clients reported their identities: %s", listed(named))
 
-    def _is_available_claimant(self, node: int) -> bool:
-        """Return whether a node is in `_claimants` and its client is available."""
-        return node in self._claimants and self._claimants[node][0].available
-
     def state(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs, as a JSON object."""
         return {
             "roster": self.roster.state(),
             "registered": sorted(self._registered_names),
@@ -275,7 +255,6 @@ class Attendance:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `state` returned."""
         self.roster.load(state["roster"])
         self._registered_names = set(state["registered"])
         # Checkpoints of 2026-11-22 and before lack "unasked": their runs asked all clients.
@@ -283,11 +262,7 @@ class Attendance:
         self._questions.load(state)
 
     def _online(self, grid: Grid) -> dict[int, str]:
-        """Return the registered name of each online node, "" if the node has none.
-
-        The nodes of removed clients and refused nodes are left out. Clients that the operator has just
-        removed are also removed from the roster.
-        """
+        """Return the registered name of each online node ("": none) that is neither removed nor refused."""
         removed = self.removals.current()
         for client_id in self.roster.remove(removed):
             log(WARNING, "%s is removed from the run, as the operator declared", client_id)
@@ -325,10 +300,7 @@ class Attendance:
         return bool(refusal)
 
     def _ask(self, grid: Grid, nodes: list[int], online: Mapping[int, str]) -> dict[int, Report]:
-        """Ask nodes as `StatusQuestions.ask` does, and note which new nodes are not asked.
-
-        Nodes whose registered name is not eligible get no message. They are asked once they are eligible.
-        """
+        """Ask as `StatusQuestions.ask` does, without names that are not eligible; note who is not asked."""
         new = [node for node in nodes if self.roster.client_at(node) is None]
         if self._questions.may_ask_later(online):
             self._unasked.update(new)
@@ -338,10 +310,7 @@ class Attendance:
         return reports | {node: Report() for node in new if node in left_out}
 
     def _is_left_out(self, name: str) -> bool:
-        """Return whether a node with this registered name, "" = none, is not eligible whatever it reports.
-
-        The result is False where only a report says whether the client is refused, see `Groups.refusal`.
-        """
+        """Return whether no report of a node with this name ("" = none) can make it eligible or refused."""
         return self.eligible.excludes(name) and not self.groups.refusal(name, None)
 
     def _register(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:

@@ -1,22 +1,15 @@
 """Sends the TRAIN messages of buffered rounds, and awaits their replies over several rounds."""
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ..rounds.waiting.wait_time import LATE
-from .exchanges import NOT_SENT
+from flwr.app import Message
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flwr.app import Message
-
-    from ..rounds.waiting.wait_time import Wait
-    from .exchanges import ExchangeGrid
+from ..rounds.waiting.wait_time import LATE, Wait
+from .exchanges import NOT_SENT, ExchangeGrid
 
 _AFTER_FAILURE = 1.0  # s, the pause if no message could be sent, since the caller tries again at once
 # s, the shortest pause between two looks for replies; and the pause as a share of the time since `_last`.
@@ -24,11 +17,7 @@ _FIRST_PAUSE, _PAUSE_SHARE = 0.05, 0.05
 
 
 def buffered_group(round: int) -> str:
-    """Return the group of the messages of a buffered round.
-
-    The group is not a number, since the SuperLink deletes undelivered messages whose group is the number of a
-    past round (`deploy/fleet/storage/past_rounds.py`).
-    """
+    """Return the messages' group: no number, or the SuperLink deletes them as those of a past round."""
     return f"buffered {round}"
 
 
@@ -89,10 +78,7 @@ class InFlight:
     Replies that are found at the same time are returned in the order in which their messages were sent.
     Replies that a round does not take stay for the next round.
 
-    Attributes
-    ----------
-    round : int
-        The current round. A client that turns out to be silent is quarantined from the next round on.
+    ``round``: the current round. A client that turns out to be silent is quarantined from the next round on.
     """
 
     round: int = 0
@@ -108,10 +94,7 @@ class InFlight:
         limit: float,
         wait: Wait | None,
     ) -> None:
-        """Send one message to each client; ``wait`` has the clients in this order.
-
-        A message that cannot be sent leads to an event without a reply.
-        """
+        """Send one message to each client, in the order of ``wait``; a lost one is an event without reply."""
         if not messages:
             return
         asked = grid.clock.monotonic()
@@ -152,20 +135,14 @@ class InFlight:
                 exchange.update()
             self._end_waits(now)
             if not self._events:
-                ends = [self._end_of(each) for each in self._sent.values()]
+                exchanges = ((sent.exchange, sent.overdue) for sent in self._sent.values())
+                ends = [each.began + each.limit if overdue else each.end for each, overdue in exchanges]
                 pause = min(max(_FIRST_PAUSE, _PAUSE_SHARE * (now - self._last)), grid.interval)
                 clock.sleep(max(0.0, min([looked + pause, *ends]) - now))
         return self._events.popleft()
 
-    def _end_of(self, sent: _Sent) -> float:
-        """Return when the client loses its place or is given up, if it does not reply; s on the clock."""
-        return sent.exchange.began + sent.exchange.limit if sent.overdue else sent.exchange.end
-
     def _settle(self, sent: _Sent, now: float, *, own: bool, failed: bool = False) -> None:
-        """Let the wait learn that the client replied (``own``), or that its message is lost.
-
-        ``failed`` states that the client's reply is an error.
-        """
+        """Let the wait learn that the client replied (``own``), ``failed``, or that its message is lost."""
         exchange, seconds = sent.exchange, now - sent.exchange.asked
         exchange.open -= 1
         if exchange.wait is not None:
@@ -178,7 +155,6 @@ class InFlight:
             exchange.close(now, self.round)
 
     def _end_waits(self, now: float) -> None:
-        """Make the events of the waits that have ended."""
         for message_id, sent in list(self._sent.items()):
             exchange = sent.exchange
             gives_up = now >= exchange.began + exchange.limit

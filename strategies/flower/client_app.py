@@ -1,21 +1,17 @@
 """ReportingClientApp, a ClientApp that answers the server's status, loss and norm queries for any app."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import isfinite, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
 from ..clients.reports import IDENTITY, LOSS, NORM, PROPERTIES, STATUS, Report
-from .contents import of_kind
+from .arrays import of_kind
 from .messages import read_loss, read_report, write_report
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _MEMORY = "cohort"
 """Key of the ConfigRecord in the context's state that holds the data size of the last training."""
@@ -72,7 +68,6 @@ class ReportingClientApp(ClientApp):
         return super().query(action, **options)
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer a message."""
         kind = message.metadata.message_type
         is_question = kind in (STATUS, LOSS, NORM) and kind not in self._own_queries
         if not is_question and kind != MessageType.TRAIN:

@@ -1,26 +1,18 @@
 """Computes, from polled clients' updates, the diversities that some selectors must know before selection."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from logging import WARNING
 from math import nan
-from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, RecordDict
 from flwr.common import log
+from numpy.typing import NDArray
 
 from ..clients.printable import printable
 from ..numerics.robust import mean_weights
 from ..rounds.aggregation import Model, UnusableError, Update
-from .arrays import ReceivedArrays
-from .contents import of_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from flwr.app import RecordDict
-    from numpy.typing import NDArray
+from .arrays import ReceivedArrays, of_kind
 
 
 def diversities(

@@ -1,26 +1,50 @@
 """Sends messages and waits for replies (`ExchangeGrid`); shows a strategy some nodes only (`NodesGrid`)."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from logging import WARNING
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from flwr.app import Error, Message, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
 from ..clients.printable import counted, printable
+from ..rounds.waiting.wait_time import Wait
 from .traffic import Traffic
-from .unreadable_replies import readable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+MOST_RECORDS = 100
+"""The most records in a reply. The server needs one array record and a few records with numbers and text."""
+_UNREADABLE = 0  # flwr.common.constant.ErrorCode.UNKNOWN
 
-    from flwr.app import Message, RecordDict
 
-    from ..rounds.waiting.wait_time import Wait
+def readable(replies: Iterable[Message]) -> Iterator[Message]:
+    """Yield each reply that is a message, with empty content or an error for what cannot be read."""
+    for reply in replies:
+        try:
+            wrong = _what_is_wrong(reply)
+        except Exception as error:  # a reply may cause any error
+            wrong = printable(error)
+        if not wrong:
+            yield reply
+        elif isinstance(reply, Message):
+            log(WARNING, "A reply of node %d is unreadable: %s", reply.metadata.src_node_id, wrong)
+            if reply.has_content():
+                reply.content = RecordDict()
+            else:
+                reply.error = Error(_UNREADABLE, wrong)
+            yield reply
+
+
+def _what_is_wrong(reply: Message) -> str:
+    if reply.has_error():
+        return ""
+    content = reply.content
+    if not isinstance(content, RecordDict):
+        return f"{type(content).__name__} instead of records"
+    return f"{len(content)} records: must be at most {MOST_RECORDS}" if len(content) > MOST_RECORDS else ""
 
 
 class Clock(Protocol):
@@ -38,10 +62,7 @@ def clock_of(grid: Grid) -> Clock:
 
 
 class GridView(Grid):
-    """Forwards all calls to another grid.
-
-    Flower has no public names for the types of a Flower run and of a node, so both are `Any` here.
-    """
+    """Forwards all calls to another grid. Flower's types of a run and a node have no public names: `Any`."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -82,10 +103,7 @@ class GridView(Grid):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
     def received_bytes(self, message_ids: Collection[str]) -> Mapping[str, int]:
-        """Return how many bytes of each reply the SuperLink holds, by the id of the message that it answers.
-
-        The result lacks replies of which nothing has arrived. It is empty if the grid cannot tell.
-        """
+        """Return how many bytes of each reply have arrived, by message id; empty if the grid cannot tell."""
         known = getattr(self._grid, "received_bytes", None)
         return {} if known is None else known(message_ids)
 
@@ -141,10 +159,7 @@ class _ReadableGrid(GridView):
         self.one_by_one = False  # whether each reply is fetched in a call of its own
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that have arrived, without waiting.
-
-        The fourth error in a row is raised, because clients' replies cannot be the cause then.
-        """
+        """Return the replies so far. The fourth error in a row is raised: no client is its cause."""
         asked = list(message_ids)
         open_, replies = set(asked), []
         for batch in [[each] for each in asked] if self.one_by_one else [asked]:
@@ -184,23 +199,13 @@ class ExchangeGrid(GridView):
     A reply that arrives after its exchange has ended, but before its message has expired, is not used, but
     `Wait` learns the time of its arrival.
 
-    Parameters
-    ----------
-    grid : Grid
-        The grid that Flower gives to the ServerApp.
-    interval : float
-        The longest pause between two looks, in seconds, > 0.
-    traffic : Traffic, optional
-        Counts the messages (default: a counter that nothing reads).
+    ``grid``: the grid that Flower gives to the ServerApp. ``interval``: the longest pause between two looks,
+    in seconds, > 0. ``traffic``: Counts the messages (default: a counter that nothing reads).
 
-    Attributes
-    ----------
-    arrivals : dict of str to float
-        Message id -> the seconds from sending the message until the server had the reply, in the last
-        exchange. Errors that the SuperLink sends in place of an offline node do not count.
-    missing : dict of int to str
-        Position of a message -> why there is no reply to it, in the last exchange. Only for messages that
-        could not be sent, and for exchanges with a `Wait` that no sufficient number of replies has ended.
+    ``arrivals``: Message id -> the seconds from sending the message until the server had the reply, in the
+    last exchange. Errors that the SuperLink sends in place of an offline node do not count. ``missing``:
+    Position of a message -> why there is no reply to it, in the last exchange. Only for messages that could
+    not be sent, and for exchanges with a `Wait` that no sufficient number of replies has ended.
     """
 
     def __init__(self, grid: Grid, interval: float, traffic: Traffic | None = None) -> None:
@@ -215,7 +220,7 @@ class ExchangeGrid(GridView):
         self._late = LateReplies()
 
     @classmethod
-    def of(cls, grid: Grid, interval: float) -> ExchangeGrid:
+    def of(cls, grid: Grid, interval: float) -> "ExchangeGrid":
         """Return the grid if it is an `ExchangeGrid`; otherwise return a new `ExchangeGrid` around it."""
         return grid if isinstance(grid, ExchangeGrid) else cls(grid, interval)
 
@@ -227,7 +232,6 @@ class ExchangeGrid(GridView):
         return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that have arrived, without waiting."""
         replies = list(self._grid.pull_messages(message_ids))
         self._traffic.received(replies)
         return replies
@@ -364,10 +368,7 @@ class ExchangeGrid(GridView):
             return {}
 
     def send(self, messages: list[Message]) -> list[str]:
-        """Send messages, and return their ids as `push_messages` does.
-
-        If sending fails, the result is empty. The fourth failure in a row raises its error.
-        """
+        """Send messages, and return their ids; none if that fails. The fourth failure in a row is raised."""
         try:
             message_ids = self.push_messages(messages)
         except Exception as error:  # Flower's errors have no public base class

@@ -1,32 +1,23 @@
 """Converts between Flower's messages and the reports and replies that `RoundLogic` takes."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite, nan
-from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
 
 from ..clients.printable import printable
 from ..clients.reports import IDENTITY, METRICS, PROPERTIES, STATUS, Report
 from ..rounds.aggregation import Model, UnusableError, Update
+from ..rounds.record import RoundRecord
 from ..rounds.replies import Reply
-from ..rounds.waiting.over_selection import ENOUGH_REPLIED
-from ..rounds.waiting.wait_time import LATE
-from .arrays import ReceivedArrays
-from .contents import of_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from ..rounds.record import RoundRecord
-    from ..rounds.stages import Chosen
-    from .exchanges import Clock
+from ..rounds.stages import Chosen
+from ..rounds.waiting.wait_time import ENOUGH_REPLIED, LATE
+from .arrays import ReceivedArrays, of_kind
+from .exchanges import Clock
 
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 _NO_HANDLER = "function registered with name"  # from Flower's error about a message type without a handler
@@ -54,10 +45,7 @@ def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
 
     The data size is the metric ``size_key``; without it, ``num-examples`` or ``num_examples``.
 
-    Raises
-    ------
-    ValueError
-        If the data size is invalid, see `Report.parse`.
+    Raises a ValueError if the data size is invalid, see `Report.parse`.
     """
     fields: dict[str, object] = {}
     for metrics in of_kind(content, MetricRecord).values():
@@ -104,11 +92,7 @@ def why_failed(reply: Message) -> str:
 
 
 def read_status(reply: Message) -> Report | None:
-    """Read the answer to `status_question`.
-
-    If the app has no status handler, the report is empty. If the node was not reached, or its app raised
-    another error, the result is None.
-    """
+    """Read the answer to `status_question`: empty without a handler, None after any other error."""
     if reply.has_error():
         return Report() if lacks_handler(reply) else None
     return read_report(reply.content)
@@ -159,11 +143,7 @@ def read_reply(message: Message, size_key: str) -> Reply:
 
 
 def read_usable(message: Message, model: ArrayRecord, size_key: str) -> Reply:
-    """Read a TRAIN reply, and examine its arrays at once.
-
-    ``model`` is the model that was sent to the client. If the arrays cannot be used, the reason becomes the
-    reply's ``failure``, and the arrays are dropped.
-    """
+    """Read a TRAIN reply and examine its arrays against ``model``, which was sent; a failure drops them."""
     reply = read_reply(message, size_key)
     if reply.arrays is None:
         return reply
@@ -175,11 +155,7 @@ def read_usable(message: Message, model: ArrayRecord, size_key: str) -> Reply:
 
 
 def timed(record: RoundRecord, replies: Sequence[Reply], reply_seconds: NDArray[np.float64]) -> RoundRecord:
-    """Return the record with the reply times, and the training times and batteries that clients report.
-
-    ``replies`` (S,) are those of the selected clients. ``reply_seconds`` (S,) are NaN without a reply, and
-    empty if no time is known.
-    """
+    """Return the record with reply times (S,), and training times and batteries that ``replies`` report."""
     return replace(
         record,
         reply_seconds=reply_seconds,

@@ -1,23 +1,17 @@
 """Averages the clients' metrics with the server strategy's function, and leaves out unusual replies."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Callable, Sequence
 from logging import WARNING
 from math import inf
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from flwr.app import MetricRecord
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common import log
 
 from ..clients.printable import LONGEST_NAME, listed, printable
-from .contents import of_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from flwr.app import Message, RecordDict
+from .arrays import of_kind
 
 Answer = TypeVar("Answer")
 MOST_METRICS, MOST_NUMBERS = 100, 1000
@@ -62,7 +56,6 @@ def has_size(reply: Message, key: str) -> bool:
 
 
 def _why_unusual(contents: Sequence[RecordDict]) -> list[str]:
-    """Return why each reply is left out; "" if it is not."""
     forms = [_form(content) for content in contents]
     most = Counter(form for form in forms if isinstance(form, frozenset)).most_common(1)
     reasons = []
@@ -99,5 +92,4 @@ def _is_finite(value: object) -> bool:
 
 
 def _shown(name: str) -> str:
-    """Return the name of a metric for the log."""
     return printable(name, 40)

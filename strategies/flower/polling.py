@@ -1,16 +1,16 @@
 """Asks candidates for the reports that the selector must know before it selects."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from math import nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import log
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from ..clients.printable import counted, printable
 from ..clients.reports import (
@@ -24,32 +24,15 @@ from ..clients.reports import (
     UPDATE_SCALES,
     Report,
 )
+from ..clients.roster import Roster
 from ..options import AFTER_TRAINING, Polling
 from ..rounds.seeds import client_seed
-from .contents import of_kind
+from ..rounds.waiting.wait_time import Wait
+from ..selectors import Selector
+from .arrays import of_kind
 from .diversities import diversities
 from .exchanges import ExchangeGrid
-from .messages import (
-    ENOUGH,
-    lacks_handler,
-    loss_name,
-    question,
-    read_loss,
-    read_report,
-    why_failed,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from flwr.app import ArrayRecord
-    from flwr.serverapp import Grid
-    from numpy.typing import NDArray
-
-    from ..clients.roster import Roster
-    from ..rounds.waiting.wait_time import Wait
-    from ..selectors import Selector
-
+from .messages import ENOUGH, lacks_handler, loss_name, question, read_loss, read_report, why_failed
 
 _EVALUATES = (
     "The clients' app has no %s handler, so the error in that client's log was to be expected, and no other "
@@ -69,13 +52,9 @@ class MissingHandlerError(RuntimeError):
 class Asked(NamedTuple):
     """The answers to a poll.
 
-    Attributes
-    ----------
-    reports : dict of str to ndarray, shape (n,), or None
-        The candidates' numbers by the name of the report, as `RoundLogic.choose` takes them; NaN = no answer.
-        None if the selector needs no poll.
-    train_config : mapping of str to list of float or str
-        Entries that the config of the round's TRAIN messages must hold in addition.
+    ``reports`` (n,): the candidates' numbers by the name of the report, as `RoundLogic.choose` takes them;
+    NaN = no answer. None if the selector needs no poll. ``train_config``: Entries that the config of the
+    round's TRAIN messages must hold in addition.
     """
 
     reports: dict[str, NDArray[np.float64]] | None = None
@@ -115,20 +94,14 @@ class Poll:
     The report of a candidate is NaN if the candidate answers late, fails, reports itself unavailable, or
     sends anything but a finite number. The candidate then counts as unavailable in this round.
 
-    Attributes
-    ----------
-    roster : Roster
-        The clients' nodes. Clients that report themselves unavailable are noted there.
-    polling : Polling
-        How the server asks for losses: with ``query.loss``, or with EVALUATE and the name of a metric. A
-        client without a ``query.loss`` handler is asked with EVALUATE in the same round.
-    deadline : float (default: 60)
-        The longest wait of each exchange of questions and answers, in seconds, > 0. A poll of
-        `flics-private` has two exchanges, and so has a poll for losses if clients have no ``query.loss``.
-    seed : int (default: 0)
-        The seed of the run. The mini-batch of `cpow-d` is a function of (seed, round, client).
-    arrays_key, config_key : str (default: "arrays", "config")
-        The names that the app expects for the array record and the config record of a message.
+    ``roster``: the clients' nodes. Clients that report themselves unavailable are noted there. ``polling``:
+    how the server asks for losses: with ``query.loss``, or with EVALUATE and the name of a metric. A client
+    without a ``query.loss`` handler is asked with EVALUATE in the same round. ``deadline`` (default: 60): the
+    longest wait of each exchange of questions and answers, in seconds, > 0. A poll of `flics-private` has two
+    exchanges, and so has a poll for losses if clients have no ``query.loss``. ``seed`` (default: 0): the seed
+    of the run. The mini-batch of `cpow-d` is a function of (seed, round, client). ``arrays_key``,
+    ``config_key`` (default: "arrays", "config"): the names that the app expects for the array record and the
+    config record of a message.
     """
 
     roster: Roster
@@ -148,11 +121,8 @@ class Poll:
     def ask(self, round: PollRound, candidates: NDArray[np.int64] | None) -> Asked:
         """Ask the candidates (n,) of `Selector.candidates` for the reports that the selector needs.
 
-        Raises
-        ------
-        MissingHandlerError
-            If no client has ever answered with a usable number, and three clients (or all clients, if there
-            are fewer) have no handler, or answer without the number.
+        Raises a MissingHandlerError if no client has ever answered with a usable number, and three clients
+        (or all clients, if there are fewer) have no handler, or answer without the number.
         """
         if candidates is None:
             return Asked()
@@ -168,11 +138,8 @@ class Poll:
         Return (n,) the norms, not divided by a learning rate; NaN = no answer. Unless the config of the round
         holds ``seed``, it is that of round 0, so that no later round repeats these mini-batches.
 
-        Raises
-        ------
-        MissingHandlerError
-            If no client answers with a norm, and three clients (or all, if fewer were asked) lack the
-            handler.
+        Raises a MissingHandlerError if no client answers with a norm, and three clients (or all, if fewer
+        were asked) lack the handler.
         """
         patient = replace(round, wait_for=lambda clients: None)
         reports, unable = self._query(patient, NORM, clients, self._train_configs(round, clients, 0))
@@ -240,7 +207,6 @@ class Poll:
         return found
 
     def _losses(self, round: PollRound, candidates: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return (n,) the candidates' losses; NaN = no usable answer."""
         selector = round.selector
         losses = np.full(candidates.size, nan)
         unable = np.arange(candidates.size)  # positions of candidates without a query.loss handler
@@ -448,7 +414,6 @@ class Poll:
 
 
 def _values(reports: Mapping[int, Report], name: str, size: int) -> NDArray[np.float64]:
-    """Return (n,) one number of the reports by position; NaN if it was not reported."""
     values = np.full(size, nan)
     for position, report in reports.items():
         value = getattr(report, name)

@@ -1,27 +1,21 @@
 """Asks nodes for their status, and limits how long all rounds together wait for the answers."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from logging import WARNING
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from flwr.app import Message
 from flwr.common import log
+from flwr.serverapp import Grid
 
 from ..clients.printable import printable
 from ..clients.reports import Report
+from ..options import Deadlines, Polling
 from ..rounds.waiting.wait_time import Pace, Wait
 from .exchanges import ExchangeGrid, LateReplies, clock_of
 from .messages import ENOUGH, lacks_handler, read_status, status_question, why_failed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from flwr.app import Message
-    from flwr.serverapp import Grid
-
-    from ..options import Deadlines, Polling
 
 _PROBE = 5.0  # s, the longest wait for the answers of the first three nodes, before the other nodes are asked
 _CREDIT, _CREDIT_SHARE = 10.0, 0.05
@@ -73,10 +67,7 @@ class StatusQuestions:
         self._waited = 0.0  # how long answers were awaited, s
 
     def asks(self, online: Mapping[int, str]) -> bool:
-        """Return whether nodes are asked for their status, see `options.Polling`.
-
-        ``online`` holds the registered name of each online node, "" if the node has none.
-        """
+        """Return whether nodes are asked for their status; ``online``: node -> registered name, "" = none."""
         if self._polling.ask_status is not None:
             return self._polling.ask_status
         if self.answered or self._lacking:
@@ -102,7 +93,6 @@ class StatusQuestions:
         self._late.hurry()
 
     def state(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs, as a JSON object."""
         return {
             "probed": self._probed,
             "answered": self.answered,
@@ -111,7 +101,6 @@ class StatusQuestions:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `state` returned."""
         self._probed, self.answered = state["probed"], state["answered"]
         self._lacking = state["lacking"]
         self._heard = state.get("heard", False)  # checkpoints of 2026-11-22 and before lack it
@@ -161,15 +150,10 @@ class StatusQuestions:
         return now >= self._silent.get(node, (0.0, 0.0))[0]
 
     def _questions(self, nodes: Iterable[int], now: float) -> list[Message]:
-        """Return the questions to those of the nodes that are in no pause."""
         return [status_question(node, self._deadlines.status) for node in nodes if self._is_due(node, now)]
 
     def _expect(self, asked: Mapping[str, int]) -> None:
-        """Accept the answers to new questions. ``asked`` holds the node of each question, by message id.
-
-        A node's answer to the last question before the new one is still accepted, but its answers to older
-        questions are not.
-        """
+        """Accept the answers to new questions (message id -> node), and to each node's last one before."""
         nodes = set(asked.values())
         last = {node: each for each, node in self._unanswered.items()}  # of each node: its newest question
         self._unanswered = {
@@ -199,10 +183,7 @@ class StatusQuestions:
     def _answers(
         self, grid: Grid, nodes: list[int], deadline: float, late_from: Sequence[int] = ()
     ) -> dict[int, Report]:
-        """Ask ``nodes``, and return the reports that arrive by the deadline.
-
-        The result also holds the late answers of the nodes ``late_from`` to earlier questions.
-        """
+        """Ask ``nodes``; return the reports by the deadline, and late answers of the nodes ``late_from``."""
         late = self._late.look(grid, self._unanswered)
         clock = clock_of(grid)
         began = clock.monotonic()

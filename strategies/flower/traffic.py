@@ -1,19 +1,11 @@
 """Counts the messages and bytes that the server exchanges with clients."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message
 
-from .arrays import num_bytes
-from .contents import of_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from flwr.app import Message
+from .arrays import num_bytes, of_kind
 
 
 @dataclass
@@ -33,7 +25,6 @@ class Traffic:
         self._taken: tuple[int, ...] = (0, 0, 0, 0)  # the sum of all counts that `take` has returned
 
     def sent(self, messages: Iterable[Message]) -> None:
-        """Count messages to clients."""
         for message in messages:
             self.messages_sent += 1
             self.bytes_sent += num_array_bytes(message)
@@ -44,7 +35,7 @@ class Traffic:
             self.messages_received += 1
             self.bytes_received += 0 if reply.has_error() else num_array_bytes(reply)
 
-    def take(self) -> Traffic:
+    def take(self) -> "Traffic":
         """Return the counts since the last call, and set all counts to 0."""
         taken = replace(self)
         before = self._taken
@@ -53,11 +44,11 @@ class Traffic:
         return taken
 
     @property
-    def total(self) -> Traffic:
+    def total(self) -> "Traffic":
         """The counts since the beginning; `take` does not reset them."""
         return Traffic(*(a + b for a, b in zip(self._taken, astuple(self), strict=True)))
 
-    def since(self, earlier: Traffic) -> Traffic:
+    def since(self, earlier: "Traffic") -> "Traffic":
         """Return the counts since an earlier `total`."""
         return Traffic(*(a - b for a, b in zip(astuple(self.total), astuple(earlier), strict=True)))
 

@@ -73,11 +73,7 @@ def water_fill(
 
 
 def round_to_total(expected: npt.ArrayLike, rng: np.random.Generator) -> Ints:
-    """Round numbers up or down at random, so that expectations and the total are kept (systematic rounding).
-
-    `expected` (G,) holds numbers >= 0 whose sum is an integer up to rounding. One uniform number is drawn
-    from `rng`.
-    """
+    """Round ``expected`` (G,) >= 0, of a whole sum, up or down: total and expectations stay; one draw."""
     values = np.asarray(expected, dtype=np.float64)
     edges = np.concatenate([[0.0], np.cumsum(values)])
     total = round(float(edges[-1]))

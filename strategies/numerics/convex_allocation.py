@@ -80,7 +80,6 @@ def fill_with_budgets(
 
 
 def _solve(cp: Any, objective: Any, constraints: list[Any]) -> None:
-    """Solve the problem, which sets the values of its variables. The solver Clarabel is deterministic."""
     problem = cp.Problem(objective, constraints)
     precise = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-10)
     try:

@@ -107,11 +107,7 @@ def systematic(pi: npt.ArrayLike, rng: np.random.Generator) -> Ints:
 
 
 def draw_systematic(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
-    """Draw k distinct clients with `systematic`, where π = min(1, c p) and W_m = 1/π_m.
-
-    `p` (M,) holds scores, see `inclusion_probabilities`. ``Draw.probabilities`` are the inclusion
-    probabilities.
-    """
+    """Draw k distinct clients by scores p (M,) with `systematic`: π = min(1, c p), W_m = 1/π_m."""
     pi = inclusion_probabilities(p, k)
     clients = systematic(pi, rng)
     return Draw(clients, np.ones(clients.size, dtype=np.int64), pi[clients], 1 / pi[clients])

@@ -148,10 +148,7 @@ class LazyExperts:
         return p
 
     def step(self, clients: Ints, exponents: Floats) -> None:
-        """Set q_e to the projection of q_e,m exp(exponents_e,m); the exponents of other clients are 0.
-
-        `exponents` (E, S) are finite and >= 0, and `clients` (S,) distinct and registered.
-        """
+        """Set q_e to the projection of q_e exp(`exponents` (E, S) >= 0 at `clients` (S,), 0 elsewhere)."""
         log_q = np.log(self.at(clients)) + exponents
         log_w = log_q - np.log(self.scale)[:, None]
         if log_w.max(initial=0.0) > LARGEST_LOG:
@@ -248,7 +245,6 @@ class LazyExperts:
         self._sum_up(np.zeros(1, dtype=np.int64))  # leaf 0 is below every node that is new and not empty
 
     def _sum_up(self, columns: Ints | None = None) -> None:
-        """Compute the nodes above some leaves (default: all)."""
         below: Floats = self._leaves
         for level in self._levels:
             nodes: slice | Ints = slice(below.shape[-1] // ARITY)
@@ -343,10 +339,7 @@ class LazyExperts:
 
 
 class Ranking:
-    """A base b, and the clients in descending order of b, computed once by a sort.
-
-    `values` (M,) is b > 0 of all clients.
-    """
+    """A base b > 0 of all clients, `values` (M,), and the clients in descending order of b, sorted once."""
 
     def __init__(self, values: Floats) -> None:
         self.values = values
@@ -395,10 +388,7 @@ class _Base:
         return self.of.clients[self._ranks_of(places)].astype(np.int64)
 
     def _ranks_of(self, places: Ints) -> Ints:
-        """Turn places in the order of the untouched clients into ranks in the order of all clients.
-
-        The place after the last untouched client becomes M.
-        """
+        """Turn places among the untouched clients into ranks among all; the one after the last becomes M."""
         return places + np.searchsorted(self._kept_before, places, side="right")
 
     def _count(self) -> None:

@@ -41,11 +41,7 @@ def project_floored_simplex(log_weights: npt.ArrayLike, floor: float) -> Floats:
 
 
 def scale_rows_above_floor(weights: Floats, floor: float) -> Floats:
-    """Return the projection (E, M) of each row of `weights` (E, M), see `scale_above_floor`.
-
-    Each pass goes over all entries of all rows. For rows of up to about 10,000 entries this is faster than
-    one call of `scale_above_floor` for each row.
-    """
+    """Return the projection of each row of `weights` (E, M), as `scale_above_floor`; fast up to 10,000."""
     size, free = weights.shape[1], weights.size
     c = 1 / weights.sum(axis=1)[:, None]
     p: Floats = c * weights

@@ -69,7 +69,6 @@ def coin_privacy(rates: npt.ArrayLike) -> float:
 
 
 def _chances(num_values: int, epsilon: float) -> tuple[float, float]:
-    """Return (P, Q)."""
     if num_values < 1:
         raise ValueError(f"num_values = {num_values}: must be >= 1")
     if not 0 < epsilon < np.inf:

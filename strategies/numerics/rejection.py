@@ -49,10 +49,7 @@ def accepted(
 
 
 def independent_draws(stream: Callable[[int], Ints], probability: Callable[[Ints], Floats], k: int) -> Draw:
-    """Draw k times with replacement; W_m = N_m / (k p_m), see `sampling.draw_with_replacement`.
-
-    `probability` takes distinct clients (n,) and returns their normalised probabilities p (n,).
-    """
+    """Draw k times with replacement; `probability` takes distinct clients (n,), returns their p (n,)."""
     clients, counts = first_seen(stream(k))
     p = probability(clients)
     return Draw(clients, counts, p, counts / (k * p))

@@ -57,10 +57,7 @@ def bulk(values: Floats, *, deviations: float, least: float, prior: float) -> Bu
 
 
 def _quantile(ordered: Floats, count: int, share: float) -> float:
-    """Return the quantile `share`, in [0, 1], of the first `count` values of the ascending array `ordered`.
-
-    The quantile is interpolated linearly between two values.
-    """
+    """Return the quantile ``share`` of the first ``count`` values of ``ordered``, interpolated linearly."""
     place = share * (count - 1)
     below = int(place)
     above = min(below + 1, count - 1)

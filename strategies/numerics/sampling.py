@@ -44,10 +44,7 @@ def draw_with_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) ->
 def first_seen(drawn: Ints) -> tuple[Ints, Ints]:
     """Return the distinct clients in `drawn`, in order of first appearance, and how often each appears."""
     tally = Counter(drawn.tolist())
-    return (
-        np.fromiter(tally, np.int64, len(tally)),
-        np.fromiter(tally.values(), np.int64, len(tally)),
-    )
+    return (np.fromiter(tally, np.int64, len(tally)), np.fromiter(tally.values(), np.int64, len(tally)))
 
 
 def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
@@ -71,10 +68,7 @@ def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator)
 
 
 def largest(values: Floats, k: int, rng: np.random.Generator) -> Ints:
-    """Return the positions of the k >= 0 largest `values` (n,); all positions if n <= k.
-
-    Which of several equal values are among the k largest is random.
-    """
+    """Return the positions of the k >= 0 largest `values` (n,); all if n <= k. Ties are decided at random."""
     if values.size <= k or k == 0:
         return np.arange(min(k, values.size))
     threshold = np.partition(values, values.size - k)[values.size - k]

@@ -32,14 +32,15 @@ def of_chunk(chunks: NDArray[Any], number: int) -> Floats:
     (R, D) may be infinite or NaN by overflow.
     """
     rows = chunks.shape[1] // WIDTH
-    signs = _signs().astype(chunks.dtype, copy=False)
+    # (64, D) the signs of a chunk's entries; column i is for the entries of sum i
+    signs = _signs(0, (LONGEST // WIDTH, WIDTH)).astype(chunks.dtype, copy=False)
     whole = chunks[:, : rows * WIDTH].reshape(len(chunks), rows, WIDTH)
     with np.errstate(over="ignore", invalid="ignore"):  # after an overflow the sketch is not finite
         total: Floats = np.einsum("rij,ij->rj", whole, signs[:rows]).astype(np.float64, copy=False)
         rest = chunks[:, rows * WIDTH :]
         if rest.shape[1]:
             total[:, : rest.shape[1]] += rest * signs[rows, : rest.shape[1]]
-        total *= _signs_of_chunk(number)
+        total *= _signs(1 + number, (WIDTH,))  # so that entries of two chunks have independent signs
     return total
 
 
@@ -57,17 +58,6 @@ def shortened(sketches: Floats, width: int = SHORT) -> Floats:
     return short
 
 
-@lru_cache(maxsize=1)
-def _signs() -> NDArray[np.float32]:
-    """Return the signs (64, D) of a chunk's entries; column i is for the entries of sum i."""
-    return _random_signs(0, (LONGEST // WIDTH, WIDTH))
-
-
 @lru_cache(maxsize=4096)
-def _signs_of_chunk(number: int) -> NDArray[np.float32]:
-    """Return the signs (D,) of one chunk's sums, so that entries of two chunks have independent signs."""
-    return _random_signs(1 + number, (WIDTH,))
-
-
-def _random_signs(stream: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def _signs(stream: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
     return generator(0, stream, "sketch").choice(np.array([-1, 1], dtype=np.float32), shape)

@@ -9,12 +9,11 @@ in pyproject.toml.
 from .arguments import arguments_of, check_kind, names_replacements, refuse_unknown
 from .buffered import Buffered
 from .checkpoints import Checkpoints
-from .clients_per_round import Budget, Budgets
+from .clients_per_round import Budget, Budgets, read_rates
 from .deadlines import Deadlines
 from .eligibility_conditions import Eligibility, Eligible, checked_properties
 from .faults import Faults, check_correction
 from .guard_settings import LEVELS, GuardSettings, Level
-from .learning_rates import read_rates
 from .overrides import GROUPS, Overrides
 from .polling import Polling
 from .selector_check import AFTER_TRAINING, check_selector

@@ -1,7 +1,5 @@
 """Checks the arguments of a strategy. An error names the argument and what is expected instead."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from functools import wraps
@@ -51,17 +49,9 @@ def refuse_unknown(
 ) -> None:
     """Raise a TypeError if there is an unknown argument; the message names what to use instead.
 
-    Parameters
-    ----------
-    strategy : str
-        The name of the strategy.
-    unknown : mapping of str to value
-        The unknown arguments, by name.
-    known : iterable of str
-        The names of the strategy's arguments.
-    of_selector : collection of str (default: empty)
-        The names of the selector's settings, if the strategy takes them in the argument
-        ``selector_settings``.
+    ``strategy``: the name of the strategy. ``unknown``: the unknown arguments, by name. ``known``: the names
+    of the strategy's arguments. ``of_selector`` (default: empty): the names of the selector's settings, if
+    the strategy takes them in the argument ``selector_settings``.
     """
     for name, value in unknown.items():
         if name in _ELSEWHERE:
@@ -106,14 +96,8 @@ def arguments_of(kind: type) -> set[str]:
 def check_kind(name: str, value: Any, kind: Any, expected: str) -> None:
     """Raise a TypeError if a value that is not None is of the wrong kind.
 
-    Parameters
-    ----------
-    name, value
-        The argument.
-    kind : type, or another second argument of isinstance
-        The allowed kinds.
-    expected : str
-        The allowed kinds in words, after "must be".
+    ``name``, ``value``: the argument. ``kind``: the allowed kinds. ``expected``: the allowed kinds in words,
+    after "must be".
     """
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name} = {value!r:.200}: must be {expected}")

@@ -1,11 +1,8 @@
 """Buffered: the settings of buffered (asynchronous) rounds, which do not wait for slow clients."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 from ..selectors import checks
-from .value_checks import boolean
 
 MOST_CLIENTS = 10**6
 MOST_STEPS = 10**6
@@ -66,4 +63,4 @@ class Buffered:
             checks.integer("mode.size", self.size, low=1, high=MOST_CLIENTS)
         checks.integer("mode.max_staleness", self.max_staleness, low=0, high=MOST_STEPS)
         checks.real("mode.staleness_power", self.staleness_power, low=0, high=10)
-        boolean("mode.count_busy", self.count_busy)
+        checks.boolean("mode.count_busy", self.count_busy)

@@ -1,11 +1,9 @@
 """Checkpoints: where a run saves its checkpoints, and whether it resumes from the last one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
-from .value_checks import boolean
+from ..selectors import checks
 
 
 @dataclass(frozen=True)
@@ -29,4 +27,4 @@ class Checkpoints:
             raise TypeError(f"checkpoints.folder = {self.folder!r}: must be the path of a folder")
         if self.folder == "":  # for example an environment variable that is not set
             raise ValueError("checkpoints.folder = '': must be the path of a folder")
-        boolean("checkpoints.resume", self.resume)
+        checks.boolean("checkpoints.resume", self.resume)

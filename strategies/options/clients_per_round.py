@@ -1,6 +1,4 @@
-"""K(t): how many clients train in round t, if the number differs between rounds."""
-
-from __future__ import annotations
+"""Numbers that may differ between rounds: K(t), how many clients train, and the clients' learning rate."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,13 +18,8 @@ of the round and returns K."""
 class Budgets:
     """How many clients train in each round. The schedule K(t) comes from FLICS; every selector can use it.
 
-    Attributes
-    ----------
-    clients_per_round : int
-        K of every round, if ``budget`` is None.
-    budget : Budget, optional
-        K(t), >= 0, rounded down. If K(t) is below 1, no client trains in round t. Default (None): K is
-        ``clients_per_round`` in every round.
+    ``clients_per_round``: K of every round, if ``budget`` is None. ``budget``: K(t), >= 0, rounded down. If
+    K(t) is below 1, no client trains in round t. Default (None): K is ``clients_per_round`` in every round.
     """
 
     clients_per_round: int
@@ -47,7 +40,6 @@ class Budgets:
             _checked("budget", number)
 
     def of(self, round: int) -> int:
-        """Return K of a round."""
         if self.budget is None:
             return self.clients_per_round
         if isinstance(self.budget, Schedule):
@@ -65,12 +57,8 @@ class Budgets:
 
         A budget that is a function is not checked here.
 
-        Parameters
-        ----------
-        quorum : int
-            The usable replies that a round needs, >= 1.
-        num_clients : float (default: inf)
-            The number of clients; infinite if it is not known.
+        ``quorum``: the usable replies that a round needs, >= 1. ``num_clients`` (default: inf): the number of
+        clients; infinite if it is not known.
         """
         for number in self._numbers:
             if 1 <= number < quorum:
@@ -91,3 +79,14 @@ class Budgets:
 
 def _checked(name: str, number: Any) -> int:
     return int(checks.real(name, number, low=0))
+
+
+def read_rates(name: str, value: float | str) -> Schedule:
+    """Read a learning rate: a number, or text such as "0.5@1/0.25@150" (0.5, and from round 150 on 0.25)."""
+    if isinstance(value, bool) or not isinstance(value, Real | str):
+        raise TypeError(f'{name} = {value!r}: must be a number, or text such as "0.5@1/0.25@150"')
+    schedule = Schedule.parse(name, value)
+    for _, rate in schedule.steps:
+        if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 < rate < inf:
+            raise ValueError(f"{name} = {value}: must be finite and greater than 0")
+    return schedule

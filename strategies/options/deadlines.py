@@ -1,10 +1,8 @@
 """How long a run waits for clients and for their answers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
-from .value_checks import seconds
+from ..selectors import checks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,4 +70,4 @@ class Deadlines:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            seconds(f"deadlines.{each.name}", getattr(self, each.name))
+            checks.seconds(f"deadlines.{each.name}", getattr(self, each.name))

@@ -1,7 +1,5 @@
 """Which clients may be selected: by name, by tag, or by a property that they report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -77,7 +75,7 @@ class Eligibility:
         object.__setattr__(self, "properties", dict(self.properties))
 
     @classmethod
-    def parse(cls, text: str) -> Eligibility:
+    def parse(cls, text: str) -> "Eligibility":
         """Return the conditions in a text such as "site-1*|site-2*,tag:hospital,charging=true".
 
         Conditions have commas between them. ``NAME=VALUE`` is a property, ``tag:PATTERN`` a tag, and anything
@@ -108,7 +106,7 @@ class Eligibility:
         return cls(names=names, tags=tags, properties=properties)
 
     @classmethod
-    def of(cls, given: Eligible) -> Callable[[int], Eligibility]:
+    def of(cls, given: "Eligible") -> Callable[[int], "Eligibility"]:
         """Return a function of the round that returns the conditions of the round."""
         if isinstance(given, str):
             given = cls.parse(given)

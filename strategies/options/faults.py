@@ -1,14 +1,11 @@
 """What a round does about clients that are missing, late, wrong or malicious."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..selectors import Selector, checks
 from .guard_settings import LEVELS, GuardSettings, Level
-from .value_checks import boolean, choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +51,19 @@ class Faults:
     def __post_init__(self) -> None:
         checks.integer("faults.quorum", self.quorum, low=1)
         checks.real("faults.over_selection", self.over_selection, low=1, high=100)
-        choice("faults.correction", self.correction, ("equal", "rates"))
+        checks.choice("faults.correction", self.correction, ("equal", "rates"))
         if isinstance(self.guard, str):
-            choice("faults.guard", self.guard, LEVELS)
+            checks.choice("faults.guard", self.guard, LEVELS)
         elif not isinstance(self.guard, bool | Mapping | GuardSettings):
             raise TypeError(
                 f"faults.guard = {self.guard!r}: must be {', '.join(map(repr, LEVELS))}, True, False or a "
                 "mapping of its settings"
             )
         _ = self.guard_settings  # raises an error if a setting is out of range
-        boolean("faults.silence", self.silence)
+        checks.boolean("faults.silence", self.silence)
 
     @property
     def guard_settings(self) -> GuardSettings | None:
-        """The settings of the guard; None if there is no guard."""
         if isinstance(self.guard, GuardSettings):
             return self.guard
         if isinstance(self.guard, Mapping):
@@ -87,11 +83,8 @@ class Faults:
 def check_correction(selector: type[Selector]) -> None:
     """Refuse the correction "rates" for a selector whose weights already make up for missing replies.
 
-    Raises
-    ------
-    ValueError
-        If the selector is unbiased in the long run. Both corrections together would give too much weight to a
-        group that seldom replies.
+    Raises a ValueError if the selector is unbiased in the long run. Both corrections together would give too
+    much weight to a group that seldom replies.
     """
     if selector.unbiased == "long-run":
         raise ValueError(

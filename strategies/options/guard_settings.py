@@ -1,12 +1,9 @@
 """GuardSettings: the numbers that determine when the guard clips, rejects and quarantines."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ..selectors import checks
-from .value_checks import boolean, choice
 
 Level = Literal["sane", "strict"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -69,7 +66,7 @@ class GuardSettings:
     signed_losses: bool = False
 
     def __post_init__(self) -> None:
-        choice("guard.level", self.level, LEVELS)
+        checks.choice("guard.level", self.level, LEVELS)
         for name in ("deviations", "size_deviations", "direction_deviations"):
             checks.real(f"guard.{name}", getattr(self, name), low=0.1, high=1e3)
         checks.real("guard.factor", self.factor, low=1, high=1e9)
@@ -81,4 +78,4 @@ class GuardSettings:
         checks.integer(
             "guard.longest_quarantine", self.longest_quarantine, low=self.quarantine, why="quarantine"
         )
-        boolean("guard.signed_losses", self.signed_losses)
+        checks.boolean("guard.signed_losses", self.signed_losses)

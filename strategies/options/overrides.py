@@ -1,7 +1,5 @@
 """Overrides: what the operator declares about clients: sizes, settings, properties and removals."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -63,7 +61,6 @@ class Overrides:
 
     @property
     def identities(self) -> frozenset[str]:
-        """The identities for which a size, a setting or a property is declared."""
         return frozenset(self.sizes).union(self.properties, *self.settings.values())
 
     def check(self, selector: type[Selector]) -> None:

@@ -1,11 +1,9 @@
 """How the server asks clients for their status and for reports."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
-from .value_checks import boolean, choice, seconds
+from ..selectors import checks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +39,11 @@ class Polling:
     loss_metric: str | None = None
 
     def __post_init__(self) -> None:
-        seconds("polling.interval", self.interval)
+        checks.seconds("polling.interval", self.interval)
         if self.ask_status is not None:
-            boolean("polling.ask_status", self.ask_status)
+            checks.boolean("polling.ask_status", self.ask_status)
         if self.poll_with is not None:
-            choice("polling.poll_with", self.poll_with, ("query", "evaluate"))
+            checks.choice("polling.poll_with", self.poll_with, ("query", "evaluate"))
         if self.loss_metric is not None and not isinstance(self.loss_metric, str):
             raise TypeError(f"polling.loss_metric = {self.loss_metric!r}: must be the name of a metric")
         if self.loss_metric == "":

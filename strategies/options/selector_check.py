@@ -1,7 +1,5 @@
 """Checks whether a strategy can use a selector."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,16 +18,9 @@ POLLED = frozenset({"loss", "group"}) | AFTER_TRAINING
 def check_selector(name: str, clients_per_round: int, settings: Mapping[str, Any], num_rounds: int) -> None:
     """Refuse a selector that cannot be made or used. No client needs to be known for this check.
 
-    Parameters
-    ----------
-    name : str
-        The name of the selector.
-    clients_per_round : int
-        K, >= 1. The selector is made for this many clients, with placeholders for settings per client.
-    settings : mapping of str to value
-        The selector's settings, by name.
-    num_rounds : int
-        The number of rounds of the run, >= 1.
+    ``name``: the name of the selector. ``clients_per_round``: K, >= 1. The selector is made for this many
+    clients, with placeholders for settings per client. ``settings``: the selector's settings, by name.
+    ``num_rounds``: the number of rounds of the run, >= 1.
     """
     checks.integer("clients_per_round", clients_per_round, low=1)
     kind = selectors.selector_type(name)

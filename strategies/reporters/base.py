@@ -1,21 +1,20 @@
-"""Reporter, the base class of all reporters: the methods that a run calls, and the data that it passes."""
+"""Reporter, the base class of all reporters: the methods that a run calls, what it passes, and a note."""
 
-from __future__ import annotations
-
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..checkpoint import replacing
 from ..clients.printable import printable
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..flower.traffic import Traffic
-    from ..rounds.record import RoundRecord
+from ..flower.traffic import Traffic
+from ..json_text import parse_json
+from ..rounds.record import RoundRecord
 
 _LONGEST_SETTING = 500  # characters; MLflow's servers refuse longer values
 
@@ -101,10 +100,7 @@ class Reporter:
         """Note that the run begins with round 1."""
 
     def resume(self, run: RunInfo, round: int) -> None:
-        """Note that the run continues after ``round``.
-
-        Earlier reports of rounds after ``round`` no longer count.
-        """
+        """Note that the run continues after ``round``: reports of later rounds no longer count."""
 
     def round(self, report: RoundReport) -> None:
         """Note what happened in a round. The checkpoint of the round has been saved."""
@@ -123,7 +119,6 @@ class Reporter:
         self.failed(round, reason)
 
     def _require(self) -> None:
-        """Refuse a reporter whose package is missing."""
         if package := self.missing():
             raise ModuleNotFoundError(
                 f"{type(self).__name__}: needs {package}: pip install 'flwr-cohort[{self.extra}]'",
@@ -139,3 +134,19 @@ class Reporter:
 def is_installed(package: str) -> bool:
     """Return whether a package can be imported."""
     return find_spec(package) is not None
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """Return the content of a note; an empty dict if there is no note, or none that can be read."""
+    try:
+        found = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_note(path: Path, **values: Any) -> None:
+    """Write a note. A crash leaves the old note or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(json.dumps(values).encode())

@@ -1,20 +1,15 @@
 """A reporter that writes a JSONL file: one JSON object per line, one line per round."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..checkpoint import replacing
 from ..json_text import parse_json
-from .base import Reporter
+from .base import Reporter, RoundReport, RunInfo
 from .round_line import encoded, printable_line, round_line
-
-if TYPE_CHECKING:
-    from .base import RoundReport, RunInfo
 
 
 class JSONLines(Reporter):

@@ -1,7 +1,5 @@
 """A reporter that writes to MLflow: into the run's folder, or to a tracking server."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
@@ -9,16 +7,12 @@ from collections.abc import Mapping
 from importlib import import_module
 from logging import INFO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.common import log
 
-from .base import Reporter
-from .note import read_note, write_note
+from .base import Reporter, RoundReport, RunInfo, read_note, write_note
 from .scalars import scalars
-
-if TYPE_CHECKING:
-    from .base import RoundReport, RunInfo
 
 _NOTE = "mlflow.json"
 _AT_ONCE = 1000  # the most metrics that MLflow takes in one request

@@ -1,20 +1,15 @@
 """A reporter that offers the numbers of the last round to a Prometheus server."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import suppress
 from importlib import import_module
 from math import isfinite
 from threading import Thread, Timer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from .base import Reporter
+from .base import Reporter, RoundReport, RunInfo
 from .scalars import groups, numbers
-
-if TYPE_CHECKING:
-    from .base import RoundReport, RunInfo
 
 PATIENCE = 2.0  # seconds that a connection may take; the other connections wait meanwhile
 COUNTERS = {
@@ -177,8 +172,6 @@ class _Handler(WSGIRequestHandler):
 
 
 def _server(address: str) -> type[WSGIServer]:
-    """Return a server for an address, which answers one connection after another."""
-
     class Server(WSGIServer):
         address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
 

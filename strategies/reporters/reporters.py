@@ -1,28 +1,21 @@
 """Calls the reporters of a run, each on a thread of its own, so that no reporter delays or stops a round."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging import WARNING
 from threading import Condition, Thread
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from flwr.common import log
+from numpy.typing import NDArray
 
 from ..clients.printable import LONGEST_NAME, counted, printable
+from ..flower.traffic import Traffic
+from ..rounds.record import RoundRecord
 from .base import Reporter, RoundReport, RunInfo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from ..flower.traffic import Traffic
-    from ..rounds.record import RoundRecord
 
 CAPACITY = 1000  # the most rounds that wait for a slow reporter; the reporter misses further rounds
 MOST_NAMES = 1000  # the most names of metrics of one source in a run: trackers keep each name for ever
@@ -31,13 +24,7 @@ LAST = 1.0  # seconds; the part of each wait that is kept for the call of `end`,
 
 
 class Reporters:
-    """The reporters of one run. The run's thread calls the methods, and waits only in `end` and `failed`.
-
-    Parameters
-    ----------
-    reporters : sequence of Reporter
-        The reporters, which are called in any order.
-    """
+    """The reporters of one run, called in any order. The run's thread waits in `end` and `failed` only."""
 
     def __init__(self, reporters: Sequence[Reporter] = ()) -> None:
         for each in reporters:
@@ -73,16 +60,9 @@ class Reporters:
     ) -> None:
         """Tell the reporters about a round.
 
-        Parameters
-        ----------
-        number : int
-            The round.
-        record : RoundRecord, optional
-            The record of the round; None for round 0.
-        name_of : callable
-            A function that returns the identity of a client, by index.
-        metrics, train_metrics, client_metrics, group_metrics, traffic : optional
-            As in `RoundReport`.
+        ``number``: the round. ``record``: the record of the round; None for round 0. ``name_of``: a function
+        that returns the identity of a client, by index. ``metrics``, ``train_metrics``, ``client_metrics``,
+        ``group_metrics``, ``traffic``: As in `RoundReport`.
         """
         if not self._workers:
             return
@@ -140,20 +120,11 @@ class Reporters:
         return {"draws": self._draws.copy()} if self._workers else {}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from the `state_dict` of a checkpoint, which is empty if the run had no reporters."""
         self._draws = np.array(state.get("draws", ()), dtype=np.int64)
         self._participation = np.bincount(self._draws, minlength=1)
 
     def count(self, record: RoundRecord, num_clients: int) -> None:
-        """Count the draws of a round. Call this before the round's checkpoint is saved, and before `round`.
-
-        Parameters
-        ----------
-        record : RoundRecord
-            The record of the round.
-        num_clients : int
-            The number of registered clients.
-        """
+        """Count the draws of a round, before its checkpoint is saved; ``num_clients`` are registered."""
         if not self._workers:
             return
         clients, counts = record.selection.clients, record.selection.counts
@@ -196,7 +167,6 @@ class _Worker:
         self._thread: Thread | None = None
 
     def tell(self, what: str, *arguments: Any, may_be_lost: bool = False) -> None:
-        """Let the thread make a call as soon as it has made the earlier calls."""
         with self._changed:
             if may_be_lost and len(self._calls) >= CAPACITY:
                 self._lost += 1
@@ -216,7 +186,6 @@ class _Worker:
             self._thread.start()
 
     def close(self) -> None:
-        """Let the thread end after the calls that wait."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()

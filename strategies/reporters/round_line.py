@@ -14,14 +14,8 @@ from ..rounds.record import RoundRecord
 def round_line(record: RoundRecord, name_of: Callable[[int], str], **more: Any) -> dict[str, Any]:
     """Return the line of a round >= 1. The docstring of `server.history` describes its entries.
 
-    Parameters
-    ----------
-    record : RoundRecord
-        The record of the round.
-    name_of : callable
-        A function that returns the identity of a client, by index.
-    **more
-        Further entries of the line.
+    ``record``: the record of the round. ``name_of``: a function that returns the identity of a client, by
+    index. ``**more``: Further entries of the line.
     """
 
     def by_id(reasons: Mapping[int, str]) -> list[dict[str, str]]:
@@ -79,7 +73,6 @@ def printable_line(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Turn NumPy values into JSON values."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (np.ndarray, list, tuple)):

@@ -1,17 +1,13 @@
 """The numbers of a round by name, as all trackers show them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from math import isfinite, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..clients.printable import printable
-
-if TYPE_CHECKING:
-    from .base import RoundReport
+from .base import RoundReport
 
 MOST = 100  # the most metrics of one source, and the most groups: clients choose these names
 _LONGEST = 100  # the most characters of such a name

@@ -1,19 +1,14 @@
 """A reporter that writes TensorBoard's event files, with tensorboardX or with torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from .base import Reporter, is_installed
+from .base import Reporter, RoundReport, RunInfo, is_installed
 from .scalars import scalars
-
-if TYPE_CHECKING:
-    from .base import RoundReport, RunInfo
 
 _BUCKETS = 64  # the most bars of a histogram
 

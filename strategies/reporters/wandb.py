@@ -1,21 +1,15 @@
 """A reporter that writes to Weights & Biases (W&B), online or offline."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from .base import Reporter
-from .note import read_note, write_note
+from .base import Reporter, RoundReport, RunInfo, read_note, write_note
 from .scalars import scalars
-
-if TYPE_CHECKING:
-    from .base import RoundReport, RunInfo
 
 _NOTE = "wandb.json"
 _STOPPED = 255  # the exit code that W&B itself gives to a run after Ctrl-C

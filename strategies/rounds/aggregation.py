@@ -43,10 +43,7 @@ class UnusableError(ValueError):
 
 @dataclass(frozen=True)
 class Update:
-    """A client's term in the aggregate, without its weight: s_m (w_m - w_t - y_m).
-
-    Without a baseline and without clipping, this is the client's update w_m - w_t.
-    """
+    """A client's term in the aggregate without its weight: s_m (w_m - w_t - y_m), by default w_m - w_t."""
 
     sent: Mapping[str, NDArray[Any]]  # w_m; each pass accesses each array once
     scale: float = 1.0  # s_m, in (0, 1]; below 1 if the guard clipped the update
@@ -56,15 +53,11 @@ class Update:
 class Model:
     """The global model w_t that was sent to the clients, with the sums and norms of updates of this model.
 
-    Parameters
-    ----------
-    arrays : dict of str to array
-        The parameters w_t: arrays of real numbers, of any shapes. They are not changed. Differences are
-        computed in float32, or in the array's type if it is wider. For integers of 32 bits or more they are
-        computed in float64.
-    exact : bool (default: False)
-        Whether the squares of a norm are summed in float64 throughout, which takes longer. Rounds with
-        control variates use it, so that the papers' experiments with such rounds repeat bit for bit.
+    ``arrays``: the parameters w_t: arrays of real numbers, of any shapes. They are not changed. Differences
+    are computed in float32, or in the array's type if it is wider. For integers of 32 bits or more they are
+    computed in float64. ``exact`` (default: False): whether the squares of a norm are summed in float64
+    throughout, which takes longer. Rounds with control variates use it, so that the papers' experiments with
+    such rounds repeat bit for bit.
     """
 
     def __init__(self, arrays: Arrays, *, exact: bool = False) -> None:
@@ -177,11 +170,7 @@ class Model:
         return [failed.get(i, sqrt(total)) for i, total in enumerate(squares.tolist())]
 
     def fold(self, parts: Iterable[tuple[float, Update]]) -> Arrays:
-        """Return Σ c s_m (w_m - w_t - y_m) over pairs (c, update), summed in the given order.
-
-        The result is a new dict of flat arrays, as `nothing` returns it. Entries that overflow are not
-        finite; `moved` detects them.
-        """
+        """Return Σ c s_m (w_m - w_t - y_m) over pairs (c, update), in their order, as `nothing` does."""
         step = self.nothing()
         with np.errstate(over="ignore", invalid="ignore"):
             for coefficient, update in parts:
@@ -191,10 +180,7 @@ class Model:
         return step
 
     def distance(self, update: Update, point: Arrays, factor: float = 1.0) -> float:
-        """Return the distance ‖s_m (w_m - w_t - y_m) - factor * point‖; NaN if it overflows.
-
-        ``point`` has the form of a result of `fold`.
-        """
+        """Return ‖s_m (w_m - w_t - y_m) - factor * point‖, ``point`` as from `fold`; NaN if it overflows."""
         squares = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             for name in self._arrays:
@@ -259,11 +245,7 @@ class Model:
     def _differences(
         self, updates: Sequence[Update], name: str, sent: Sequence[NDArray[Any]]
     ) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield w_m - w_t - y_m of R updates for the array ``name``, in chunks.
-
-        Each item is the index of a chunk's first entry, and the chunk's differences (R, n). Each chunk
-        overwrites the chunk before it. ``sent`` has the array w_m of each update.
-        """
+        """Yield (first index, (R, n) differences w_m - w_t - y_m) of an array in chunks, each overwritten."""
         model, dtype = self._flat[name], self._types[name]
         flat = [array.reshape(-1) for array in sent]
         baselines = [
@@ -312,10 +294,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _add(total: NDArray[Any], begin: int, rows: NDArray[Any], factors: Floats) -> None:
-    """Add factors (R,) times rows (R, n) to the total's entries from ``begin`` on. The rows are overwritten.
-
-    The rows are added one after another, so that the result does not depend on how updates are grouped.
-    """
+    """Add factors (R,) times rows (R, n), which are overwritten, from ``begin`` on; one row after another."""
     part = total[begin : begin + rows.shape[1]]
     for row, factor in zip(rows, factors.astype(rows.dtype), strict=True):
         np.multiply(row, factor, out=row)  # one row at a time, which stays in the cache for the addition

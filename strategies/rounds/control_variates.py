@@ -14,19 +14,15 @@ The calls of a round, in this order::
     remember(updates, …)              learns from the updates, after the step
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..numerics.arrays import Floats, Ints
+from ..numerics.arrays import Floats, Ints
 
 Arrays = dict[str, "NDArray[Any]"]
 """Arrays of the model's shapes, by parameter name."""
@@ -120,7 +116,6 @@ class ClientVariates(ABC):
         """Return the new arrays of a client, which replace ``known``; None if ``known`` does not change."""
 
     def forget(self, clients: npt.ArrayLike) -> None:
-        """Forget the arrays of removed clients."""
         for client in np.asarray(clients, dtype=np.int64).ravel():
             self._memory.pop(int(client), None)
 
@@ -188,11 +183,9 @@ class FedVARP(ClientVariates):
     name = "fedvarp"
 
     def baseline(self, client: int) -> Arrays | None:
-        """Return y_m, the client's last update, as read-only arrays; None if the client never replied."""
         return self._memory.get(client)
 
     def mean(self) -> Arrays | None:
-        """Return ȳ = sum_m λ_m y_m; None if no client has replied."""
         return self._mean
 
     def _renewed(

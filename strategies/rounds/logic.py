@@ -36,9 +36,8 @@ from .replies import ExaminedReplies, Received, Reply, examine
 from .response_rates import ResponseRates
 from .stages import Chosen, Opened, Outcome
 from .trained_clients import TrainedClients
-from .waiting.over_selection import enough_replies, over_selected
 from .waiting.silent_clients import Patience
-from .waiting.wait_time import Wait
+from .waiting.wait_time import Wait, enough_replies, over_selected
 
 _NOBODY: Ints = np.empty(0, dtype=np.int64)
 MOST_LISTED = 1000
@@ -49,43 +48,23 @@ longer ``in_flight`` is cut; a longer ``absent`` is replaced by None."""
 class RoundLogic:
     """The rounds of one run, on arrays.
 
-    Parameters
-    ----------
-    selector : Selector
-        Selects the clients, computes the weights of their updates, and learns from the feedback.
-    faults : Faults
-        The settings of the guard, the quorum, over-selection, the correction for missing replies, and the
-        quarantine for silence.
-    local_learning_rate : float (default: 1.0)
-        The clients' learning rate, > 0. The norm of an update is divided by it, so that ‖g_m‖ is the norm of
-        the sum of the local gradients. The rate makes no difference to selectors that only compare clients
-        with each other.
-    variates : ClientVariates, optional
-        Each client's baseline y_m is subtracted from its update, and the mean ȳ of all baselines is added to
-        the step (default: y_m = ȳ = 0).
-    budgets : Budgets, optional
-        The budget K(t) of each round (default: the selector's `clients_per_round`).
-    shortest_deadline : float (default: inf)
-        The shortest wait for an answer in seconds, > 0 (`Deadlines.shortest`). If it is infinite, the server
-        learns no shorter waits: it waits for a missing answer until the deadlines in `Deadlines`.
-    updates : {"open", "noised", "masked"} (default: "open")
-        What the server sees of an update.
+    ``selector`` selects the clients, computes the weights of their updates, and learns from the feedback.
+    ``faults`` are the settings of the guard, the quorum, over-selection, the correction for missing replies,
+    and the quarantine for silence. ``local_learning_rate`` > 0 is that of the clients: the norm of an update
+    is divided by it, so that ‖g_m‖ is the norm of the sum of the local gradients; it makes no difference to
+    selectors that only compare clients with each other. By ``variates``, each client's baseline y_m is
+    subtracted from its update, and the mean ȳ of all baselines is added to the step (default: y_m = ȳ = 0).
+    ``budgets`` is K(t) (default: the selector's `clients_per_round`). ``shortest_deadline`` is the shortest
+    wait for an answer in seconds, > 0 (`Deadlines.shortest`); if it is infinite, the server learns no shorter
+    waits. With a ``mode``, rounds are buffered, and a client may train over several rounds; ``buffer`` then
+    holds their state. ``updates`` says what the server sees of an update:
 
-        - "open": the server sees each update.
-        - "noised": the server sees each update, and the server step adds noise that hides the update. Nothing
-          else may depend on the update, so the guard ignores norms and losses. The guard still counts
-          unusable replies as offences.
-        - "masked": each client multiplies its update by S c_m and adds a mask. The masks cancel in the sum
-          over all S selected clients. So a round in which a reply is missing is skipped. The clients report
-          the norms.
-    mode : Buffered, optional
-        Rounds are buffered: a client may train over several rounds (default: a client trains within one
-        round).
-
-    Attributes
-    ----------
-    buffer : Buffer or None
-        The state of buffered rounds.
+    - "open": the server sees each update.
+    - "noised": the server sees each update, and the server step adds noise that hides the update. Nothing
+      else may depend on the update, so the guard ignores norms and losses. The guard still counts unusable
+      replies as offences.
+    - "masked": each client multiplies its update by S c_m and adds a mask. The masks cancel in the sum over
+      all S selected clients. So a round in which a reply is missing is skipped. The clients report the norms.
     """
 
     def __init__(
@@ -186,15 +165,9 @@ class RoundLogic:
         silence would leave out more than half of the available clients that are not quarantined for offences.
         In the second case, the silence probably has one common cause, such as the network.
 
-        Parameters
-        ----------
-        round : int
-            The round, >= 1.
-        available : ndarray of int, optional
-            The distinct indexes of the available clients (default: all registered clients). The default saves
-            a pass over all clients, unless the selector needs such a pass.
-        learning_rate : float, optional
-            The clients' learning rate in this round, > 0 (default: `local_learning_rate`).
+        ``round``: the round, >= 1. ``available``: the distinct indexes of the available clients (default: all
+        registered clients). The default saves a pass over all clients, unless the selector needs such a pass.
+        ``learning_rate``: the clients' learning rate in this round, > 0 (default: `local_learning_rate`).
         """
         registered, unavailable = self.selector.registered, None
         quarantined = _NOBODY if self.guard is None else self.guard.quarantined(round)
@@ -354,10 +327,7 @@ class RoundLogic:
         )
 
     def gather(self, opened: Opened, num_stale: int = 0) -> Chosen:
-        """End a buffered round: return the clients that answered or were given up, for `finish`.
-
-        ``num_stale`` is how many of these clients sent an update that is too stale to be used.
-        """
+        """End a buffered round: return who answered or was given up; ``num_stale`` updates are too stale."""
         assert self.buffer is not None
         selection, staleness = self.buffer.take()
         return Chosen(
@@ -391,65 +361,27 @@ class RoundLogic:
         one or two further passes, and so do variates. Every sum is in selection order, so that a resumed run
         repeats it bit for bit.
 
-        Parameters
-        ----------
-        chosen : Chosen
-            The result of `choose`.
-        arrays : dict of arrays
-            w_t, the model that was sent to the clients. It is not changed.
-        replies : sequence of Reply, or TrainedClients
-            The replies (S,) aligned with the selected clients, or the training of all clients as one batch. A
-            batch needs a pass over its clients only for sketches (`numerics.sketches`), which the strict
-            guard, some designs of draws and some selectors use, for variates or for diversities.
-        seconds : ndarray, shape (S,), optional
-            How long each client took to reply, by the server's clock; NaN = no reply (default: not measured).
+        ``chosen``: the result of `choose`. ``arrays``: w_t, the model that was sent to the clients. It is not
+        changed. ``replies``: the replies (S,) aligned with the selected clients, or the training of all
+        clients as one batch. A batch needs a pass over its clients only for sketches (`numerics.sketches`),
+        which the strict guard, some designs of draws and some selectors use, for variates or for diversities.
+        ``seconds`` (S,): how long each client took to reply, by the server's clock; NaN = no reply (default:
+        not measured).
 
-        Returns
-        -------
-        Outcome
-            The new arrays and the record. The round is skipped if fewer than ``quorum`` replies are usable,
-            if the step is not finite, or if updates are masked and a reply is missing.
+        Returns the new arrays and the record. The round is skipped if fewer than ``quorum`` replies are
+        usable, if the step is not finite, or if updates are masked and a reply is missing.
         """
         chosen = self._with_new_sizes(chosen)
-        received = Received.of(replies, chosen.selection)
-        weights = self._weights(chosen, received.sent)
-        examined = self._examined(chosen, arrays, received, weights)
-        examined = self._judged(chosen, received, examined)
-        if not np.array_equal(examined.usable, received.sent):
-            weights = self._weights(chosen, examined.usable)
-        diversities = np.full(weights.size, nan)
-        moved, skipped, usable = None, self._why_skipped(examined.usable), examined.usable
-        if not skipped:
-            coefficients = self._coefficients(weights)
-            step = examined.sum(coefficients)
-            if "diversity" in self.selector.feedback_used:
-                plain = self.selector.diversity_mean == "plain"
-                distances = examined.distances(coefficients, step, plain=plain)
-                diversities[usable] = np.array(distances) / chosen.opened.learning_rate
-            moved = examined.model.moved(step, mean=None if self.variates is None else self.variates.mean())
-            if moved is None:  # the step is not finite although each update is finite
-                skipped = "the step is not finite"
-                failed = dict.fromkeys(examined.updates, "the step with this update is not finite")
-                examined = replace(examined, failures={**examined.failures, **failed})
+        examined = self._examined(chosen, arrays, Received.of(replies, chosen.selection))
+        examined = self._judged(chosen, examined)
         if self.responses is not None:
-            self.responses.observe(chosen.selection.clients, usable)
-        if skipped:
-            examined = replace(examined, updates={})
-        record = self._learn(chosen, received, examined, weights, diversities, skipped, seconds)
-        if self.variates is not None and examined.updates:
-            clients = chosen.selection.clients
-            self.variates.remember(
-                ((int(clients[at]), examined.model.clipped(each)) for at, each in examined.updates.items()),
-                received.num_steps[usable],
-                chosen.opened.learning_rate,
-            )
+            self.responses.observe(chosen.selection.clients, examined.usable)
+        moved, examined = self._moved(chosen, examined)
+        record = self._learn(chosen, examined, seconds)
         return Outcome(moved, record, examined.model, examined.updates)
 
     def _with_new_sizes(self, chosen: Chosen) -> Chosen:
-        """Return a round whose weights use the current data sizes, if these have changed since the selection.
-
-        Masked updates keep their weights: the clients have applied them.
-        """
+        """Return the round with weights of the current sizes. Masked updates keep theirs."""
         before = chosen.sizes
         if before is None or before is self.selector.client_sizes or self.updates == "masked":
             return chosen
@@ -470,14 +402,12 @@ class RoundLogic:
             return chosen
         return replace(chosen, selection=replace(selection, weights=weights))
 
-    def _examined(
-        self, chosen: Chosen, arrays: Arrays, received: Received, weights: Floats
-    ) -> ExaminedReplies:
-        baselines = None
+    def _examined(self, chosen: Chosen, arrays: Arrays, received: Received) -> ExaminedReplies:
+        baselines, weights = None, self._weights(chosen, received.sent)
         if self.variates is not None:
             clients = chosen.selection.clients.tolist()
             baselines = {i: self.variates.baseline(clients[i]) for i in received.models}
-        return examine(
+        examined = examine(
             Model(arrays, exact=self.variates is not None),
             received,
             self._coefficients(weights),
@@ -487,26 +417,37 @@ class RoundLogic:
             sketched=self.updates == "open"
             and (self.selector.uses_sketches or (self.guard is not None and self.guard.strict)),
         )
+        return replace(examined, weights=weights)
 
-    def _learn(
-        self,
-        chosen: Chosen,
-        received: Received,
-        examined: ExaminedReplies,
-        weights: Floats,
-        diversities: Floats,
-        skipped: str,
-        seconds: Floats | None,
-    ) -> RoundRecord:
-        """Let the selector learn from a round, and return its record."""
-        opened, selection, responded = chosen.opened, chosen.selection, examined.usable
-        weights = np.where(responded, weights, 0.0)
+    def _moved(self, chosen: Chosen, examined: ExaminedReplies) -> tuple[Arrays | None, ExaminedReplies]:
+        """Return the model after the step, and the replies with diversities; None if the round is skipped."""
+        if skipped := self._why_skipped(examined.usable):
+            return None, replace(examined, updates={}, skipped=skipped)
+        coefficients = self._coefficients(examined.weights)
+        step = examined.sum(coefficients)
+        if "diversity" in self.selector.feedback_used:
+            diversities = np.full(coefficients.size, nan)
+            plain = self.selector.diversity_mean == "plain"
+            diversities[examined.usable] = examined.distances(coefficients, step, plain=plain)
+            examined = replace(examined, diversities=diversities / chosen.opened.learning_rate)
+        moved = examined.model.moved(step, mean=None if self.variates is None else self.variates.mean())
+        if moved is None:  # the step is not finite although each update is finite
+            failed = dict.fromkeys(examined.updates, "the step with this update is not finite")
+            failures = {**examined.failures, **failed}
+            examined = replace(examined, failures=failures, updates={}, skipped="the step is not finite")
+        return moved, examined
+
+    def _learn(self, chosen: Chosen, examined: ExaminedReplies, seconds: Floats | None) -> RoundRecord:
+        """Let the selector and the variates learn from a round, and return its record."""
+        opened, selection, received = chosen.opened, chosen.selection, examined.received
+        responded, diversities = examined.usable, examined.diversities
+        weights = np.where(responded, examined.weights, 0.0)
         part_norms = received.part_norms
         feedback = Feedback(
             update_norms=np.where(responded, examined.norms, nan),
             losses=np.where(responded, examined.losses, nan),
             gradient_variances=np.where(responded, examined.gradient_variances, nan),
-            diversities=np.where(responded, diversities, nan),
+            diversities=np.where(responded, nan if diversities is None else diversities, nan),
             responded=responded,
             seconds=None if seconds is None else np.where(responded, seconds, nan),
             part_norms=None if part_norms is None else part_norms / opened.learning_rate,
@@ -516,6 +457,15 @@ class RoundLogic:
             usable = np.where(responded[:, None], examined.sketches, nan)
             sketches = usable / opened.learning_rate
         self.selector.update(opened.number, selection, replace(feedback, sketches=sketches))
+        if self.variates is not None and examined.updates:
+            self.variates.remember(
+                (
+                    (int(selection.clients[at]), examined.model.clipped(each))
+                    for at, each in examined.updates.items()
+                ),
+                received.num_steps[responded],
+                opened.learning_rate,
+            )
         known, train_loss = np.isfinite(feedback.losses) & (weights > 0), nan
         if known.any():
             train_loss = float((feedback.losses[known] * weights[known]).sum() / weights[known].sum())
@@ -527,7 +477,7 @@ class RoundLogic:
             feedback=feedback,
             failures=_by_client(selection, examined.failures),
             clipped={**chosen.clipped, **_by_client(selection, examined.clipped)},
-            skipped=skipped,
+            skipped=examined.skipped,
             quarantined=tuple(opened.quarantined.tolist()),
             silent=tuple(opened.silent.tolist()),
             reported_norms=received.reported_norms / opened.learning_rate,
@@ -538,11 +488,16 @@ class RoundLogic:
             in_flight=() if self.buffer is None else tuple(self.buffer.in_flight)[:MOST_LISTED],
         )
 
-    def _judged(self, chosen: Chosen, received: Received, examined: ExaminedReplies) -> ExaminedReplies:
-        """Return the replies after the guard has clipped numbers and updates, and rejected replies."""
-        guard, number, clients = self.guard, chosen.opened.number, chosen.selection.clients
-        if guard is None:
-            return examined
+    def _judged(self, chosen: Chosen, examined: ExaminedReplies) -> ExaminedReplies:
+        """Return the replies as the guard leaves them, with the weights of those that can be used."""
+        judged = examined if self.guard is None else self._guarded(self.guard, chosen, examined)
+        if np.array_equal(judged.usable, judged.received.sent):
+            return judged
+        return replace(judged, weights=self._weights(chosen, judged.usable))
+
+    def _guarded(self, guard: Guard, chosen: Chosen, examined: ExaminedReplies) -> ExaminedReplies:
+        """Let the guard clip numbers and updates, and reject replies."""
+        number, clients = chosen.opened.number, chosen.selection.clients
         at_fault = {position: examined.failures[position] for position in examined.at_fault}
         if self.updates == "noised":
             unseen = np.full(clients.size, nan)
@@ -550,7 +505,7 @@ class RoundLogic:
             return examined
         wrong: dict[int, str] = {}
         if np.isfinite(examined.measured_norms).any():
-            reported = received.reported_norms
+            reported = examined.received.reported_norms
             wrong = contradictions(examined.measured_norms, reported, examined.model.rounding())
         judged = guard.judge(
             number,
@@ -614,10 +569,7 @@ class RoundLogic:
     # --- the state ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state, so that a resumed run continues bit for bit.
-
-        The keys have the form "PART/NAME", for example "selector/levels".
-        """
+        """Return copies of all arrays of the state, by "PART/NAME", to continue bit for bit."""
         return {
             f"{part}/{key}": array
             for part, owner in self._parts().items()
@@ -625,7 +577,6 @@ class RoundLogic:
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from the `state_dict` of a `RoundLogic` with the same options."""
         parts = self._parts()
         own: dict[str, dict[str, npt.ArrayLike]] = {part: {} for part in parts}
         for name, array in state.items():
@@ -664,10 +615,7 @@ def _without(some: Ints, others: Ints) -> Ints:
 
 
 def _among(available: Ints, clients: Ints) -> Ints:
-    """Return those of the given clients that are available; both arrays are ascending.
-
-    The time is O(n log M) for n clients. NumPy's `intersect1d` needs seconds for a million available clients.
-    """
+    """Return the available ones of ``clients`` (both ascend) in O(n log M); `intersect1d`: O(M log M)."""
     at = np.searchsorted(available, clients)
     inside = at < available.size
     found: Ints = clients[inside][available[at[inside]] == clients[inside]]
@@ -675,5 +623,4 @@ def _among(available: Ints, clients: Ints) -> Ints:
 
 
 def _by_client(selection: Selection, reasons: Mapping[int, str]) -> dict[int, str]:
-    """Return the reasons by client instead of by position, in selection order, as printable text."""
     return {int(selection.clients[i]): printable(reasons[i]) for i in sorted(reasons)}

@@ -57,10 +57,7 @@ class RoundRecord:
     num_ineligible: int = 0  # the clients that are online and willing to train, but not eligible
 
     def lacks(self, report: str) -> bool:
-        """Return whether usable replies came, but none of them had the report from which the selector learns.
-
-        ``report`` is `Selector.report_used`; the result for "" is False.
-        """
+        """Return whether usable replies came, none with ``report`` (`Selector.report_used`); False for ""."""
         if not report:
             return False
         values = self.feedback.losses if report == "train-loss" else self.feedback.gradient_variances
@@ -69,10 +66,7 @@ class RoundRecord:
 
 
 def with_remarks(record: RoundRecord, remarks: Mapping[int, str]) -> RoundRecord:
-    """Return the record with remarks about claims (client -> one line) in ``clipped``.
-
-    The remarks about clients that were not selected are left out.
-    """
+    """Return the record with the remarks (client -> one line) about selected clients in ``clipped``."""
     clipped = dict(record.clipped)
     for client in record.selection.clients.tolist() if remarks else ():
         if client in remarks:

@@ -165,7 +165,8 @@ class ExaminedReplies:
     """The replies of a round after `examine`, or after the guard. Keys are positions in the selection."""
 
     model: Model  # w_t
-    updates: Mapping[int, Update]  # the usable updates, in selection order
+    received: Received
+    updates: Mapping[int, Update]  # the usable updates, in selection order; none in a skipped round
     norms: Floats  # (S,) ‖g_m‖ of each usable update, the norm divided by the learning rate; NaN = not usable
     losses: Floats  # (S,) as reported; NaN = not known
     gradient_variances: Floats  # (S,) as reported; NaN = not known
@@ -175,10 +176,12 @@ class ExaminedReplies:
     summed: _FirstPass
     sketches: Floats | None = None  # (S, D) the sketch of each usable update, see `numerics.sketches`
     clipped: Mapping[int, str] = field(default_factory=dict)  # which values were clipped
+    weights: Floats = field(default_factory=lambda: np.empty(0))  # (S,) c_m, see `RoundLogic`
+    diversities: Floats | None = None  # (S,) of the usable updates, if the selector uses them
+    skipped: str = ""  # why the round does not change the model
 
     @cached_property
     def usable(self) -> Bools:
-        """(S,) whether each client's update can be used."""
         return _marked(self.updates, self.norms.size)
 
     def sum(self, coefficients: Floats) -> Arrays:
@@ -210,22 +213,11 @@ def examine(
 ) -> ExaminedReplies:
     """Examine the replies of a round in one pass.
 
-    Parameters
-    ----------
-    model : Model
-        The model w_t.
-    received : Received
-        What the S clients sent.
-    expected : ndarray, shape (S,)
-        The coefficients of the sum if every model is usable.
-    learning_rate : float
-        The number by which norms are divided, > 0.
-    baselines : mapping of int to arrays, optional
-        Position -> the baseline y_m of the client (default: y_m = 0).
-    masked : bool (default: False)
-        Whether updates are masked. Then the norms are those that the clients report.
-    sketched : bool (default: False)
-        Whether to compute a sketch of each update. With True, a batch needs a pass over its clients.
+    ``model``: the model w_t. ``received``: what the S clients sent. ``expected`` (S,): the coefficients of
+    the sum if every model is usable. ``learning_rate``: the number by which norms are divided, > 0.
+    ``baselines``: Position -> the baseline y_m of the client (default: y_m = 0). ``masked`` (default: False):
+    whether updates are masked. Then the norms are those that the clients report. ``sketched`` (default:
+    False): whether to compute a sketch of each update. With True, a batch needs a pass over its clients.
     """
     size, batch = received.losses.size, received.batch if baselines is None else None
     first: _FirstPass = SpeculativeSum(model, expected) if batch is None else _BatchSum(model, batch)
@@ -256,6 +248,7 @@ def examine(
                 each[position] = found[row, : model.sketch_width]
     return ExaminedReplies(
         model,
+        received,
         updates,
         norms,
         received.losses,

@@ -26,21 +26,13 @@ class ResponseRates:
     where n_m is the number of times that the client was selected, a_m is the number of its usable replies,
     and ρ̄ is the rate over all clients. In a_m and n_m, older selections count less.
 
-    Parameters
-    ----------
-    num_clients : int
-        M, the number of clients, >= 1.
-    strength : float (default: 5)
-        ρ̄ counts as much as this many selections of the client, > 0. The rate of a client that was never
-        selected is ρ̄.
-    memory : float (default: 200)
-        The estimate mainly depends on this many of the client's last selections, >= 1. Older selections count
-        less because response rates change.
-    limit : float (default: 10)
-        The largest ratio of ρ̄ to a client's rate, >= 1. So a client that hardly ever replies, whether by
-        nature or on purpose, does not dominate a round in which it replies.
-    normalised : bool (default: True)
-        Whether `correct` normalises the weights. Normalisation causes a small bias, and reduces the variance.
+    ``num_clients``: M, the number of clients, >= 1. ``strength`` (default: 5): ρ̄ counts as much as this many
+    selections of the client, > 0. The rate of a client that was never selected is ρ̄. ``memory`` (default:
+    200): the estimate mainly depends on this many of the client's last selections, >= 1. Older selections
+    count less because response rates change. ``limit`` (default: 10): the largest ratio of ρ̄ to a client's
+    rate, >= 1. So a client that hardly ever replies, whether by nature or on purpose, does not dominate a
+    round in which it replies. ``normalised`` (default: True): whether `correct` normalises the weights.
+    Normalisation causes a small bias, and reduces the variance.
     """
 
     def __init__(
@@ -103,21 +95,14 @@ class ResponseRates:
             self._totals[total] += float((counts[indexes] - before).sum())
 
     def add_clients(self, count: int) -> None:
-        """Let ``count`` clients join, >= 0. They get the next indexes."""
         joining = np.zeros(count)
         self._asked = np.concatenate([self._asked, joining])
         self._answered = np.concatenate([self._answered, joining])
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state, so that a resumed run continues bit for bit."""
-        return {
-            "asked": self._asked.copy(),
-            "answered": self._answered.copy(),
-            "totals": self._totals.copy(),
-        }
+        return {"asked": self._asked.copy(), "answered": self._answered.copy(), "totals": self._totals.copy()}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state, with the saved number of clients."""
         axes = {"asked": ("clients",), "answered": ("clients",)}
         asked, answered, totals = checks.state(state, self.state_dict(), axes).values()
         checks.in_range("state['asked']", asked, 0, self.memory)

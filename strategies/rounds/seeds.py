@@ -16,9 +16,6 @@ def client_seed(seed: int, round: int, client: int, purpose: str = "client") -> 
 
 
 def evaluators(seed: int, round: int, here: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-    """Draw the clients that evaluate the model after a round, without replacement.
-
-    A ``share`` in [0, 1] of the n clients ``here`` is drawn. The number share · n is rounded.
-    """
+    """Draw the clients that evaluate after a round: round(share · n) of the n ``here``, each at most once."""
     count = int(np.rint(len(here) * share))
     return generator(seed, round, "evaluate").choice(here, count, replace=False)

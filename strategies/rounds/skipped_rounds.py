@@ -1,7 +1,5 @@
 """Counts why rounds were skipped, for a run in which no round has changed the model."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -18,10 +16,7 @@ class SkippedRounds:
 
     Such a run has trained nothing, although it reaches its last round.
 
-    Attributes
-    ----------
-    changed : bool
-        Whether a round has changed the model. Then nothing is counted any more.
+    ``changed``: whether a round has changed the model. Then nothing is counted any more.
     """
 
     def __init__(self) -> None:
@@ -64,12 +59,10 @@ class SkippedRounds:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs, as a JSON object."""
         reasons = [[self._examples[kind], count] for kind, count in self._kinds.items()]
         return {"changed": self.changed, "count": self._count, "reasons": reasons}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `state` returned."""
         self.changed, self._count = state["changed"], state["count"]
         for reason, rounds in state["reasons"]:
             self._add(reason, rounds)

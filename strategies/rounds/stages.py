@@ -43,10 +43,7 @@ class Opened:
         return clients if self.unavailable is None else np.setdiff1d(clients, self.unavailable)
 
     def absent(self, registered: Bools, most: int) -> Ints | None:
-        """Return the clients that are not selectable, ascending; None if there are more than ``most``.
-
-        ``registered`` (M,) is `Selector.registered`. Removed clients are absent, too.
-        """
+        """Return who is not selectable, removed clients too, ascending; None if they are over ``most``."""
         number = registered.size - self.num_available
         if number > most:
             return None

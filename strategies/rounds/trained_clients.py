@@ -11,7 +11,35 @@ from numpy.typing import NDArray
 
 from ..numerics.arrays import Floats, Ints
 from .aggregation import Arrays
-from .buffered.rebased import Rebased
+
+
+class Rebased(Mapping[str, NDArray[Any]]):
+    """w_t + (w_m - w_s) for a client m that trained from w_s. Each array is computed when it is accessed.
+
+    The sums are in float32, or in the arrays' type if it is wider.
+
+    The names, shapes and types of w_m (``sent``) have been checked. ``base`` is w_s, and ``now`` w_t.
+    """
+
+    def __init__(
+        self,
+        sent: Mapping[str, NDArray[Any]],
+        base: Mapping[str, NDArray[Any]],
+        now: Mapping[str, NDArray[Any]],
+    ) -> None:
+        self._sent, self._base, self._now = sent, base, now
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        now = self._now[name]
+        moved: NDArray[Any] = np.subtract(now, self._base[name], dtype=np.result_type(now, np.float32))
+        np.add(moved, self._sent[name], out=moved, casting="same_kind")
+        return moved
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sent)
+
+    def __len__(self) -> int:
+        return len(self._sent)
 
 
 class ClientUpdates(ABC):
@@ -23,10 +51,7 @@ class ClientUpdates(ABC):
 
     @abstractmethod
     def combined(self, coefficients: Floats) -> Arrays:
-        """Return Σ_m c_m (w_m - w_t) by parameter name, in new arrays of the model's shapes.
-
-        ``coefficients`` (R,) are the c_m. An update with c_m = 0 is left out, even if it holds NaN.
-        """
+        """Return Σ_m c_m (w_m - w_t) by name, in new arrays. Updates with c_m = 0, even NaN, are left out."""
 
     @abstractmethod
     def model(self, row: int) -> Mapping[str, NDArray[Any]]:
@@ -46,7 +71,6 @@ class WeightedUpdates(ClientUpdates):
         return self.updates.norms()
 
     def combined(self, coefficients: Floats) -> Arrays:
-        """Return the sum of the weighted updates."""
         return self.updates.combined(coefficients * self.weights)
 
     def model(self, row: int) -> Mapping[str, NDArray[Any]]:
@@ -72,7 +96,6 @@ class JoinedUpdates(ClientUpdates):
         return norms
 
     def combined(self, coefficients: Floats) -> Arrays:
-        """Return the weighted sum over all sets, in the order of the sets."""
         total: Arrays = {}
         for rows, updates in zip(self.rows, self.sets, strict=True):
             for name, array in updates.combined(coefficients[rows]).items():

@@ -1,40 +1,33 @@
 """Buffered rounds: asks clients to train, awaits replies, and keeps the models from which clients train."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from logging import INFO
 from math import nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common import log
+from numpy.typing import NDArray
 
 from ..clients.printable import listed
+from ..clients.roster import Roster
 from ..flower.arrays import ReceivedArrays, encode
 from ..flower.buffered_messages import InFlight, buffered_group
+from ..flower.exchanges import ExchangeGrid
 from ..flower.messages import read_reply, read_usable
-from ..rounds.buffered.rebased import Rebased
+from ..rounds.aggregation import Arrays
+from ..rounds.buffered.buffer import Buffer
+from ..rounds.logic import RoundLogic
 from ..rounds.replies import Reply
+from ..rounds.stages import Chosen, Opened
+from ..rounds.trained_clients import Rebased
 from ..rounds.waiting.wait_time import LATE
 from ..selectors import Selection
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from flwr.app import ConfigRecord, Message
-    from numpy.typing import NDArray
-
-    from ..clients.roster import Roster
-    from ..flower.exchanges import ExchangeGrid
-    from ..rounds.aggregation import Arrays
-    from ..rounds.buffered.buffer import Buffer
-    from ..rounds.logic import RoundLogic
-    from ..rounds.stages import Chosen, Opened
-    from .round_start import ServerRound
-    from .training import ClientTraining
+from .round_start import ServerRound
+from .training import ClientTraining
 
 
 class Gathered(NamedTuple):
@@ -50,10 +43,7 @@ class Gathered(NamedTuple):
 class BufferedRounds:
     """Keeps clients busy with training, across the ends of rounds. `Buffer` decides which clients to ask.
 
-    Attributes
-    ----------
-    models : dict of int to ArrayRecord
-        Round -> the model from which the clients that were asked in that round train.
+    ``models``: Round -> the model from which the clients that were asked in that round train.
     """
 
     def __init__(self, training: ClientTraining, roster: Roster, size_key: str) -> None:
@@ -63,17 +53,12 @@ class BufferedRounds:
         self._restored: Mapping[str, NDArray[Any]] | None = None  # the saved state, until the next round
 
     def run(self, given: ServerRound, opened: Opened, logic: RoundLogic) -> Gathered:
-        """Keep clients busy until the buffer is full, and return the replies and times of the round.
-
-        If no client holds a place, the round ends with the replies so far. If these lack the quorum, the
-        round first waits for overdue clients, as long as these could reach it.
-        """
+        """Keep clients busy until the buffer is full, or nobody holds a place and the quorum is settled."""
         arrays, config, grid, limit = given.arrays, given.config, given.grid, given.limit
         number, buffer, clock, quorum = opened.number, logic.buffer, grid.clock, logic.faults.quorum
         assert buffer is not None
 
         def ask(clients: Sequence[int], version: int) -> None:
-            """Ask clients to train from the model of round ``version``."""
             if clients:
                 messages = self._messages(clients, version, config, grid)
                 wait = logic.wait("train", version, np.array(clients, dtype=np.int64), limit)
@@ -118,7 +103,6 @@ class BufferedRounds:
     def _messages(
         self, clients: Sequence[int], version: int, config: ConfigRecord, grid: ExchangeGrid
     ) -> list[Message]:
-        """Return the messages that ask clients to train from the model of round ``version``."""
         ones = np.ones(len(clients))
         counts = np.ones(len(clients), dtype=np.int64)
         selection = Selection(np.array(clients, dtype=np.int64), counts, ones, ones, ones)
@@ -130,11 +114,7 @@ class BufferedRounds:
         return messages
 
     def _to_ask_again(self, buffer: Buffer, arrays: ArrayRecord) -> dict[int, list[int]]:
-        """Return the clients that were in flight at the checkpoint, by the round in which they were asked.
-
-        The models from which they train are loaded, with arrays in the order of ``arrays``. The result is
-        empty except in the first round after a resume.
-        """
+        """Load the models of a checkpoint, once; return who was in flight, by the round of the question."""
         found: dict[int, list[int]] = {}
         if self._restored is not None:
             for number in sorted({int(key.partition("/")[0]) for key in self._restored}):
@@ -146,7 +126,6 @@ class BufferedRounds:
         return found
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the models, by "ROUND/NAME"."""
         return {
             f"{number}/{name}": array.numpy()
             for number, model in self.models.items()
@@ -202,17 +181,13 @@ class _Ended:
         self.buffer.end(client, not reply.failure)
 
     def could_reach(self, quorum: int) -> bool:
-        """Return whether the quorum is not reached yet, and the clients in flight could reach it.
-
-        A quorum of 1, which every run has, is not waited for if any training has ended (see `Wait.is_short`).
-        """
+        """Return whether the clients in flight could reach the quorum. A quorum of 1: see `Wait.is_short`."""
         usable = sum(not reply.failure for reply in self.replies.values())
         if quorum == 1 and self.replies:
             return False
         return usable < quorum <= usable + len(self.buffer.in_flight)
 
     def _moved(self, reply: Reply, version: int) -> Reply:
-        """Return a reply whose update is added to w_t, and not to the model of round ``version``."""
         base = self.models[version]
         if reply.arrays is None or base is self.arrays:
             return reply

@@ -1,32 +1,23 @@
 """The evaluation of the model by clients: which clients evaluate, and the averages of their metrics."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from logging import WARNING
-from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
+from ..clients.overrides import Groups
 from ..clients.printable import counted
-from ..flower.exchanges import NodesGrid
+from ..clients.roster import Roster
+from ..flower.exchanges import ExchangeGrid, NodesGrid
 from ..flower.messages import CLOCKS_DIFFER, why_failed
 from ..flower.metric_averages import averaged, has_size
+from ..rounds.logic import RoundLogic
 from ..rounds.seeds import evaluators
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from flwr.app import ArrayRecord, Message, MetricRecord
-    from flwr.serverapp import Grid
-    from numpy.typing import NDArray
-
-    from ..clients.overrides import Groups
-    from ..clients.roster import Roster
-    from ..flower.exchanges import ExchangeGrid
-    from ..rounds.logic import RoundLogic
-    from ..server_steps.step import ServerStep
+from ..server_steps.step import ServerStep
 
 _ERRORS = "Evaluation of round %d: %s in %d of %s; the first is %s"
 _NO_SIZE = "Evaluation of round %d: no usable %s in %d of %s"
@@ -35,10 +26,8 @@ _NO_SIZE = "Evaluation of round %d: no usable %s in %d of %s"
 class ClientEvaluation:
     """Lets a random share of the clients evaluate the model after each round.
 
-    Attributes
-    ----------
-    by_group : dict of str to MetricRecord
-        For each group of which a client replied, the average metrics of the group in the last evaluation.
+    ``by_group``: For each group of which a client replied, the average metrics of the group in the last
+    evaluation.
     """
 
     def __init__(self, step: ServerStep, roster: Roster, groups: Groups, seed: int, deadline: float) -> None:
@@ -49,7 +38,6 @@ class ClientEvaluation:
     def messages(
         self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, here: NDArray[np.int64]
     ) -> list[Message]:
-        """Return the EVALUATE messages after round ``number``, to a random share of the clients ``here``."""
         drawn = evaluators(self._seed, number, here, self._step.fraction_evaluate)
         if not drawn.size:
             return []
@@ -93,7 +81,6 @@ class ClientEvaluation:
         return self._averaged(number, sized, f"evaluations of round {number}")
 
     def _grouped(self, replies: Iterable[Message]) -> dict[str, list[Message]]:
-        """Return the replies by group. Replies of clients without a group are left out."""
         found: dict[str, list[Message]] = {}
         for reply in replies:
             client = self._roster.client_at(reply.metadata.src_node_id)

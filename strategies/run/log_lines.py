@@ -1,15 +1,10 @@
 """Writes the metrics of a round in one line, and keeps the counts of Flower's strategies out of the log."""
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from ..clients.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _LONGEST_LINE = 2000  # the most characters of a round's metrics that are logged
 _STEPS = ("configure_train", "configure_evaluate", "aggregate_train", "aggregate_evaluate")

@@ -1,7 +1,5 @@
 """The parts of a run, made from its settings and connected once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from logging import WARNING
 
@@ -42,8 +40,7 @@ class RunParts:
     saved: SavedRun
 
     @classmethod
-    def of(cls, settings: RunSettings, reporters: Part) -> RunParts:
-        """Make the parts of a run. A checkpoint saves the state of the ``reporters``, too."""
+    def of(cls, settings: RunSettings, reporters: Part) -> "RunParts":
         k = settings.clients_per_round
         step = ServerStep(
             settings.server_strategy or _fedavg(),

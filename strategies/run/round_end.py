@@ -1,31 +1,23 @@
 """The end of a round: aggregate the replies, let the server strategy step, and make the record."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.app import Message
+from numpy.typing import NDArray
 
 from ..flower.arrays import ReceivedArrays
-from ..flower.messages import timed
-from ..rounds.record import with_remarks
+from ..flower.attendance import Attendance
+from ..flower.messages import TrainingRound, timed
+from ..rounds.aggregation import Arrays
+from ..rounds.record import RoundRecord, with_remarks
+from ..rounds.replies import Reply
+from ..rounds.stages import Outcome
 from ..server_steps.replies import contributions_of
 from ..server_steps.step import ServerStep, Step
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from flwr.app import Message
-    from numpy.typing import NDArray
-
-    from ..flower.attendance import Attendance
-    from ..flower.messages import TrainingRound
-    from ..rounds.aggregation import Arrays
-    from ..rounds.record import RoundRecord
-    from ..rounds.replies import Reply
-    from ..rounds.stages import Outcome
-    from .round_log import RoundLog
-    from .selector_clients import SelectorClients
+from .round_log import RoundLog
+from .selector_clients import SelectorClients
 
 
 @dataclass(frozen=True)

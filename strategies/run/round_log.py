@@ -1,26 +1,18 @@
 """Logs which clients are eligible, selected, failed or quarantined in each round."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from logging import ERROR, INFO, WARNING
-from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.common import log
+from numpy.typing import NDArray
 
 from ..clients.printable import counted, listed
-from ..rounds.record import no_report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from ..clients.roster import Roster
-    from ..options import Eligibility
-    from ..rounds.record import RoundRecord
-    from ..selectors import Selection
-    from .settings import RunSettings
+from ..clients.roster import Roster
+from ..options import Eligibility
+from ..rounds.record import RoundRecord, no_report
+from ..selectors import Selection
+from .settings import RunSettings
 
 
 class RoundLog:
@@ -73,7 +65,6 @@ class RoundLog:
             )
 
     def selected(self, selection: Selection) -> None:
-        """Log the selected clients, with their probabilities."""
         drawn = zip(selection.clients, selection.counts, selection.probabilities, strict=True)
         names = [
             f"{self._roster.id_of(client)}{f' x{count}' if count > 1 else ''} (p={probability:.3g})"

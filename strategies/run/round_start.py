@@ -1,22 +1,17 @@
 """The beginning of a round: wait for clients, find those that may be selected, and poll the candidates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord
 
+from ..flower.attendance import Attendance
+from ..flower.exchanges import ExchangeGrid
 from ..flower.polling import Asked, Poll, PollRound
-
-if TYPE_CHECKING:
-    from ..flower.attendance import Attendance
-    from ..flower.exchanges import ExchangeGrid
-    from ..rounds.stages import Opened
-    from ..selectors.settings import Schedule
-    from .round_log import RoundLog
-    from .selector_clients import SelectorClients
-    from .training import ClientTraining
+from ..rounds.stages import Opened
+from ..selectors.settings import Schedule
+from .round_log import RoundLog
+from .selector_clients import SelectorClients
+from .training import ClientTraining
 
 
 @dataclass(frozen=True)
@@ -73,10 +68,7 @@ class RoundOpening:
         return opened, began
 
     def ask(self, given: ServerRound, opened: Opened, limit: float) -> Asked:
-        """Ask the candidates of a round for the numbers that the selector needs, see `Poll.ask`.
-
-        ``limit`` is the longest wait for their answers, in seconds.
-        """
+        """Ask the candidates for what the selector needs, for at most ``limit`` seconds; see `Poll.ask`."""
         return self.poll.ask(self._polled(given, opened, limit), opened.candidates)
 
     def _polled(self, given: ServerRound, opened: Opened, limit: float) -> PollRound:

@@ -1,23 +1,19 @@
 """The progress of a run: last round, model and metrics so far; its conversion to and from a checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import INFO
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.common import log
 from flwr.serverapp.strategy import Result
+from numpy.typing import NDArray
 
 from ..checkpoint import Checkpoint
 from ..flower.arrays import ReceivedArrays, encode
 from ..rounds.skipped_rounds import SkippedRounds
 from .log_lines import as_text
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _SOURCES = {  # attribute of `Result` -> the name of its metrics in the log
     "train_metrics_clientapp": "clients, training",
@@ -63,10 +59,7 @@ class Progress:
             self._unsaved.append([what, round, dict(metrics)])
 
     def log_newest(self) -> None:
-        """Log the newest metrics of each source.
-
-        Flower's strategies log the metrics of all rounds at this point, with seven lines for each round.
-        """
+        """Log the newest metrics of each source; Flower logs seven lines for each of all rounds instead."""
         for what, source in _SOURCES.items():
             found = getattr(self.result, what)
             newest = max(found, default=0)
@@ -92,11 +85,8 @@ class Progress:
         return Checkpoint(self.round, arrays, meta, fingerprint, results)
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, initial_arrays: ArrayRecord) -> Progress:
-        """Return the progress that a checkpoint holds.
-
-        The arrays of the model are in the order of ``initial_arrays``, whose values are not used.
-        """
+    def of(cls, checkpoint: Checkpoint, initial_arrays: ArrayRecord) -> "Progress":
+        """Return the progress that a checkpoint holds, with arrays in the order of ``initial_arrays``."""
         model = state_of("model", checkpoint)
         progress = cls(checkpoint.round, ArrayRecord({name: encode(model[name]) for name in initial_arrays}))
         if "skipped" in checkpoint.meta:

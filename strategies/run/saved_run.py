@@ -1,24 +1,18 @@
 """A run on disk: what is saved after each round, and how a run resumes."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from functools import partial
 from logging import INFO, WARNING
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from flwr.app import ArrayRecord
 from flwr.common import log
+from numpy.typing import NDArray
 
 from ..checkpoint import CheckpointError, CheckpointFolder
+from ..flower.attendance import Attendance
+from ..options import Checkpoints
 from .saved_progress import Progress, state_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from flwr.app import ArrayRecord
-    from numpy.typing import NDArray
-
-    from ..flower.attendance import Attendance
-    from ..options import Checkpoints
 
 
 class Part(Protocol):
@@ -62,10 +56,8 @@ class SavedRun:
         If the run does not resume, or there is no checkpoint, return the progress of a new run with the model
         ``initial``, and ``num_rounds``.
 
-        Raises
-        ------
-        CheckpointError
-            If the folder cannot be written to, or holds a run that this run cannot continue.
+        Raises a CheckpointError if the folder cannot be written to, or holds a run that this run cannot
+        continue.
         """
         if self._folder is None:
             return Progress(0, initial), num_rounds

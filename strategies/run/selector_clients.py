@@ -1,30 +1,22 @@
 """Creates the selector with the first clients, and tells it which clients join, leave or change."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from logging import WARNING
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.common import log
+from numpy.typing import NDArray
 
-from ..clients.overrides import per_client, sizes_of
+from ..clients.eligible_clients import EligibleClients
+from ..clients.overrides import Groups, per_client, sizes_of
+from ..clients.roster import Roster
 from ..options import GROUPS
-from ..rounds.guard.claimed_sizes import ClaimLog, believed_numbers, judged_sizes
+from ..rounds.control_variates import ClientVariates
+from ..rounds.guard.claimed_sizes import ClaimLog, ClientSizes, believed_numbers, judged_sizes
 from ..rounds.logic import RoundLogic
 from ..selectors import create
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from ..clients.eligible_clients import EligibleClients
-    from ..clients.overrides import Groups
-    from ..clients.roster import Roster
-    from ..rounds.control_variates import ClientVariates
-    from ..rounds.guard.claimed_sizes import ClientSizes
-    from .settings import RunSettings
+from .settings import RunSettings
 
 
 class SelectorClients:
@@ -62,16 +54,12 @@ class SelectorClients:
 
     @property
     def logic(self) -> RoundLogic:
-        """The rounds' logic, with the selector."""
         if self._logic is None:
             raise RuntimeError("no client is known before the first round")
         return self._logic
 
     def create(self, num_rounds: int) -> None:
-        """Create the selector with all known clients, and load the saved state if there is one.
-
-        ``num_rounds`` is the planned number of rounds. Call `update` next.
-        """
+        """Create the selector with all known clients, and load a saved state, if any. Call `update` next."""
         given, sizes = self._settings, self._judge_sizes().used
         selector = create(
             given.selector,
@@ -157,7 +145,6 @@ class SelectorClients:
             log(WARNING, line)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the state of the rounds' logic, see `RoundLogic.state_dict`."""
         return self.logic.state_dict()
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -166,11 +153,7 @@ class SelectorClients:
 
 
 def needs_status(settings: RunSettings, eligible: EligibleClients) -> bool:
-    """Return whether the run needs status reports, which another project's app may not send.
-
-    It needs them for groups, costs, energies or properties that the operator does not declare, and if the
-    selector polls for something else than losses.
-    """
+    """Return whether the run needs what only a status report says: groups, costs, properties, ..."""
     kind, overrides = settings.kind, settings.overrides
     reported = {GROUPS}.intersection(kind.per_client) | settings.of_selector.needs_per_client
     by_property = eligible.conditions.needs_properties and not overrides.properties

@@ -1,7 +1,5 @@
 """The settings of a run: a strategy's arguments, checked, and as reporters and checkpoints hold them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -23,7 +21,6 @@ from ..options import (
     check_selector,
     read_rates,
 )
-from ..options.value_checks import boolean
 from ..selectors import Selector, checks, selector_type
 from ..selectors.settings import Schedule, Settings
 from ..server_steps.compatibility import check_buffered, check_masked
@@ -45,12 +42,7 @@ _KINDS: dict[str, tuple[Any, str]] = {  # argument -> its kind, and the kind in 
     "on_round": (Callable, "a function of a RoundRecord"),
     "reporters": (Sequence, "a list of reporters, such as [JSONLines(path)]"),
 }
-_DEFAULTS: dict[str, Callable[[], Any]] = {
-    "deadlines": Deadlines,
-    "polling": Polling,
-    "faults": Faults,
-    "overrides": Overrides,
-}
+_HAVE_DEFAULTS = ("deadlines", "polling", "faults", "overrides")
 
 
 @dataclass(frozen=True)
@@ -78,13 +70,11 @@ class RunSettings:
     masked_updates: bool
 
     @classmethod
-    def of(cls, strategy: str, given: Mapping[str, Any]) -> RunSettings:
+    def of(cls, strategy: str, given: Mapping[str, Any]) -> "RunSettings":
         """Return the settings for the arguments of a strategy, by name.
 
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument has the wrong kind, is out of range, or does not go with another one.
+        Raises a TypeError or ValueError if an argument has the wrong kind, is out of range, or does not go
+        with another one.
         """
         for name, expected in _KINDS.items():
             check_kind(name, given[name], *expected)
@@ -92,10 +82,12 @@ class RunSettings:
             check_kind("selector_settings", name, str, _NAMED)
         own = {each.name: given[each.name] for each in fields(cls)[1:]}
         own["selector_settings"] = dict(own["selector_settings"] or {})  # the caller may change its own
-        return cls(strategy, **own | {name: make() for name, make in _DEFAULTS.items() if own[name] is None})
+        return cls(
+            strategy, **own | {name: _KINDS[name][0]() for name in _HAVE_DEFAULTS if own[name] is None}
+        )
 
     def __post_init__(self) -> None:
-        boolean("masked_updates", self.masked_updates)
+        checks.boolean("masked_updates", self.masked_updates)
         k, planned = self.clients_per_round, 1 if self.num_rounds is None else self.num_rounds
         # Refuse wrong settings now: the selector itself is only created in the first round.
         check_selector(self.selector, k, self.selector_settings, planned)
@@ -135,17 +127,14 @@ class RunSettings:
 
     @cached_property
     def kind(self) -> type[Selector]:
-        """The selector's class."""
         return selector_type(self.selector)
 
     @cached_property
     def of_selector(self) -> Settings:
-        """The selector's settings, checked and with defaults."""
         return self.kind.checked_settings(self.selector_settings)
 
     @cached_property
     def budgets(self) -> Budgets:
-        """K(t)."""
         return Budgets(self.clients_per_round, self.budget)
 
     @property
@@ -155,11 +144,9 @@ class RunSettings:
 
     @cached_property
     def rates(self) -> Schedule:
-        """The clients' learning rate by round."""
         return read_rates("local_learning_rate", self.rate)
 
     def shown(self, step: ServerStep) -> dict[str, Any]:
-        """Return the settings that reporters show."""
         return {
             "strategy": self.strategy,
             **self._selection(self.selector_settings, step),
@@ -169,7 +156,6 @@ class RunSettings:
         }
 
     def fixed(self, step: ServerStep) -> dict[str, Any]:
-        """Return the settings that a resume must not change, as JSON values."""
         guard = self.faults.guard_settings
         settings = {name: repr(value) for name, value in sorted(self.selector_settings.items())}
         return {

@@ -1,39 +1,28 @@
 """The training of the selected clients: their messages, the wait for their replies, and their metrics."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from ..clients.reports import LEARNING_RATE, PART_SCALES, REPORT_NORM, REPORT_VARIANCE, UPDATE_WEIGHT
-from ..flower.arrays import to_record
-from ..flower.contents import of_kind
-from ..flower.exchanges import NodesGrid
-from ..flower.messages import CLOCKS_DIFFER
+from ..clients.roster import Roster
+from ..flower.arrays import of_kind, to_record
+from ..flower.exchanges import ExchangeGrid, NodesGrid
+from ..flower.messages import CLOCKS_DIFFER, TrainingRound
 from ..flower.metric_averages import averaged
-from ..rounds.control_variates import CONTROL
+from ..rounds.control_variates import CONTROL, ClientVariates
+from ..rounds.logic import RoundLogic
+from ..rounds.record import RoundRecord
+from ..rounds.replies import Reply
 from ..rounds.seeds import client_seed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from flwr.app import ArrayRecord
-    from flwr.serverapp import Grid
-    from numpy.typing import NDArray
-
-    from ..clients.roster import Roster
-    from ..flower.exchanges import ExchangeGrid
-    from ..flower.messages import TrainingRound
-    from ..rounds.control_variates import ClientVariates
-    from ..rounds.logic import RoundLogic
-    from ..rounds.record import RoundRecord
-    from ..rounds.replies import Reply
-    from ..selectors import Selection
-    from ..server_steps.step import ServerStep
-    from .settings import RunSettings
+from ..selectors import Selection
+from ..server_steps.step import ServerStep
+from .settings import RunSettings
 
 
 class ClientTraining:

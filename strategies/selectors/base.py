@@ -439,10 +439,7 @@ class Selector(ABC):
         self._assign(changes | self._left(registered))
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of the arrays of the state, by name.
-
-        A selector that has loaded these arrays continues exactly as this selector would, bit for bit.
-        """
+        """Return copies of the state's arrays, by name; who loads them continues exactly, bit for bit."""
         return {key: array.copy() for key, array in self._state.items()}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
@@ -450,7 +447,6 @@ class Selector(ABC):
         self._assign(self._checked_state(state))
 
     def _checked_state(self, state: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
-        """Return copies of the arrays of a saved state; a ValueError if it is not one of this selector."""
         all_axes = {**self.state_axes, **dict.fromkeys(self.per_client, ("clients",))}
         arrays = checks.state(state, self._state, all_axes)
         if not np.array_equal(arrays["selector"], self._state["selector"]):
@@ -493,24 +489,15 @@ class Selector(ABC):
         return False
 
     def _learn_first(self, clients: Ints, norms: Floats) -> dict[str, Array]:
-        """Return the arrays that `learn_norms` changes. Called if `_wants_norms`.
-
-        `norms` (n,) are the finite answers of `clients` (n,).
-        """
+        """Return the arrays that `learn_norms` changes; ``norms`` (n,) are finite answers of ``clients``."""
         return {}
 
     def _joined(self, registered: Bools) -> dict[str, Array]:
-        """Return the arrays that change because clients join.
-
-        `registered` (M,) includes the joining clients; the state of ``self`` does not include them yet.
-        """
+        """Return the arrays that change as clients join; ``registered`` (M,) has them, ``self`` not yet."""
         return {}
 
     def _left(self, registered: Bools) -> dict[str, Array]:
-        """Return the arrays that change because clients are removed.
-
-        `registered` (M,) is False for these clients; in the state of ``self`` they are still registered.
-        """
+        """Return the arrays that change as clients leave; ``registered`` (M,) lacks them already."""
         return {}
 
     def _check_state(self, state: Mapping[str, Array]) -> None:
@@ -532,8 +519,6 @@ class Selector(ABC):
 
     @property
     def _registered_size(self) -> float:
-        """The sum of the registered clients' sizes."""
-
         def compute() -> float:
             everyone = self._num_registered == self.num_clients
             return float((self.client_sizes if everyone else self.client_sizes[self._registered]).sum())
@@ -541,7 +526,6 @@ class Selector(ABC):
         return self._cached("registered_size", ("registered", "client_sizes"), compute)
 
     def _uniform(self) -> Floats:
-        """Return (M,) the uniform distribution over the registered clients."""
         p: Floats = self._registered / max(1, self._num_registered)
         return p
 
@@ -571,7 +555,6 @@ class Selector(ABC):
         }
 
     def _horizon(self) -> int:
-        """Return `num_rounds`, for a selector that requires it."""
         if self._num_rounds is None:
             raise ValueError(f"num_rounds = None: must be >= 1, {self.name} needs it for its rates")
         return self._num_rounds

@@ -52,6 +52,26 @@ def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.in
     return number
 
 
+def seconds(name: str, value: Any) -> None:
+    """Refuse a value that is not a number of seconds > 0; infinity is allowed."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} = {value!r}: must be a number of seconds greater than 0")
+    if not 0 < float(value) <= math.inf:
+        raise ValueError(f"{name} = {value}: must be greater than 0")
+
+
+def boolean(name: str, value: Any) -> None:
+    """Refuse a value that is not True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} = {value!r}: must be True or False")
+
+
+def choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    """Refuse a value that is not in ``allowed``."""
+    if value not in allowed:
+        raise ValueError(f"{name} = {value!r}: must be {' or '.join(map(repr, allowed))}")
+
+
 def floats(name: str, values: Any, length: int | None = None) -> Floats:
     """Return a copy of `values` as a float array of shape (length,), or of any length if `length` is None."""
     try:

@@ -31,10 +31,7 @@ class RoundContext:
         return generator(self.seed, self.round, f"{purpose} {self.draw}" if self.draw else purpose)
 
     def answered(self, values: Floats) -> tuple[Ints, Floats]:
-        """Return (candidates, values) of the available candidates with a finite value, in the given order.
-
-        `values` (n,) has one value for each candidate.
-        """
+        """Return (candidates, values) of available candidates whose value, of `values` (n,), is finite."""
         answered = np.isfinite(values)
         if self.available.count < self.available.registered.size:
             answered &= self.available.mask[self.candidates]

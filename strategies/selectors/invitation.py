@@ -77,19 +77,12 @@ class GroupMember:
             raise ValueError(f"epsilon = {self.epsilon}: must be > 0")
 
     def report(self, round: int) -> int:
-        """Return the group to report.
-
-        With probability e^ε/(e^ε + G - 1) this is the true group, and otherwise one of the other groups,
-        drawn uniformly.
-        """
+        """Return the group to report: with probability e^ε/(e^ε + G - 1) the true one, else another."""
         rng = generator(self.secret, 0 if self.permanent else round, "group")
         return int(randomise([self.group], self.num_groups, self.epsilon, rng)[0])
 
     def accepts(self, round: int, rates: npt.ArrayLike) -> bool:
-        """Return whether the client accepts an invitation with these rates (G,), each in [0, 1].
-
-        The client accepts with probability ``rates[group]``.
-        """
+        """Return whether the client accepts: with the probability ``rates[group]``; rates (G,) in [0, 1]."""
         chance = self._own("rates", rates, 1.0)
         return bool(generator(self.secret, round, "coin").random() < chance)
 

@@ -34,10 +34,7 @@ class Presence:
     listed: Ints | None = None  # the available clients, ascending, if the absent clients are not few
 
     def only(self, clients: Ints) -> Self:
-        """Return the presence in which only `clients` are available.
-
-        `clients` are registered and ascending. In ``self`` all registered clients must be available.
-        """
+        """Return the presence of `clients` (registered, ascending) alone; in ``self`` all are available."""
         if (self.count - clients.size) * FEW > self.count:
             return self._with(clients.size, None, clients)
         elsewhere = self.registered.copy()
@@ -45,10 +42,7 @@ class Presence:
         return self.without(np.flatnonzero(elsewhere))
 
     def without(self, clients: Ints) -> Self:
-        """Return the presence in which all registered clients but `clients` are available.
-
-        `clients` are registered and ascending. In ``self`` all registered clients must be available.
-        """
+        """Return the presence without `clients` (registered, ascending); in ``self`` all are available."""
         few = self._with(self.count - clients.size, clients, None)
         return few if clients.size * FEW <= self.count else self._with(few.count, None, few.clients)
 
@@ -78,10 +72,7 @@ class Presence:
         return mask
 
     def of(self, values: A) -> A:
-        """Return (count,) the entries of `values` (M,) for the available clients, by ascending client.
-
-        Do not write to the returned array: it may be `values` itself.
-        """
+        """Return (count,) the entries of `values` (M,), ascending by client; maybe `values`: do not write."""
         return values if self.count == self.registered.size else values[self.clients]  # type: ignore[return-value]
 
     def at(self, positions: Ints) -> Ints:
@@ -100,10 +91,7 @@ class Presence:
         return float(self.of(self.client_sizes).sum())
 
     def holds(self, clients: Ints) -> Bools:
-        """Return (n,) whether each of these registered clients (n,) is available.
-
-        Call this only if `listed` is None.
-        """
+        """Return (n,) whether each of these registered clients is available. Only if `listed` is None."""
         absent = self.absent
         if absent is None or absent.size == 0:
             return np.ones(clients.size, dtype=np.bool_)

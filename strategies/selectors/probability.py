@@ -26,7 +26,7 @@ LARGEST_NORM = 1e150
 class ProbabilitySettings(Settings):
     """Settings of every selector that draws from a distribution."""
 
-    replacement: bool = setting(True, doc="draw with replacement (False: one after another, without)")
+    replacement: bool = setting(True, doc="draw with replacement if design is own (False: without)")
     design: str = setting(
         "own",
         choices=("own", *designs.DESIGNS),
@@ -35,10 +35,10 @@ class ProbabilitySettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.replacement and self.design != "own":
+        if not self.replacement and self.design in ("independent", "stratified"):
             raise ValueError(
-                f"replacement = False with design = {self.design!r}: must be True, or design 'own': a design "
-                "says itself how often a client is drawn"
+                f"replacement = False with design = {self.design!r}: must be True, or the design 'own' or "
+                "one that draws each client at most once, such as 'systematic'"
             )
 
 
@@ -138,10 +138,7 @@ class ProbabilitySelector(RememberingSelector):
         return draw._replace(clients=clients_at(draw.clients))
 
     def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
-        """Draw k positions in `p` (n,), 1 <= k < n.
-
-        `p` holds the probabilities of the available clients, which need not sum to 1.
-        """
+        """Draw k positions in ``p`` (n,), 1 <= k < n, of available clients; p need not sum to 1."""
         draw = draw_with_replacement if self._settings.replacement else draw_without_replacement
         return draw(p, k, rng)
 
@@ -194,14 +191,8 @@ class StreamSelector(ProbabilitySelector):
 
     @abstractmethod
     def _probabilities_of(self, clients: Ints) -> Floats:
-        """Return the probabilities p (n,) of distinct registered clients.
-
-        Over all registered clients, p sums to 1.
-        """
+        """Return the probabilities p (n,) of distinct registered clients; over all of them, p sums to 1."""
 
     @abstractmethod
     def _stream(self, rng: np.random.Generator) -> Callable[[int], Ints]:
-        """Return a stream of independent draws from p over all registered clients, see `numerics.rejection`.
-
-        A stream is a function of n that returns n drawn clients.
-        """
+        """Return a function of n that returns n independent draws from p, see `numerics.rejection`."""

@@ -58,7 +58,6 @@ class Selection:
 
     @classmethod
     def nobody(cls) -> "Selection":
-        """Return a selection without clients."""
         none = np.empty(0)
         return Selection(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), none, none, none)
 

@@ -10,78 +10,59 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 
 from .base import Selector
-from .baselines.full import FullSelector
-from .baselines.md import MultinomialSelector
-from .baselines.optimal import OptimalSelector
-from .baselines.uniform import UniformSelector
+from .baselines import md, optimal, uniform
 from .checks import did_you_mean
-from .clustered.clustered import ClusteredSizesSelector, ClusteredUpdatesSelector
-from .delta.cluster_is import ClusterISSelector
-from .delta.delta import DeltaSelector
-from .delta.fed_is import FedISSelector
-from .delta.prac_delta import PracDeltaSelector
-from .delta.prac_is import PracISSelector
+from .clustered import clustered
+from .delta import cluster_is, delta, practical
 from .divfl.divfl import DivFLSelector
-from .durations.timed import TimedForecastSelector, TimedMultinomialSelector
-from .flics.flics import FLICSSelector
-from .flics.flics_private import FLICSPrivateSelector
-from .flics.naive_group import NaiveGroupSelector
+from .durations import timed
+from .flics import flics, flics_private, naive_group
 from .forecast.forecast import ForecastSelector
-from .importance.avare import AvareSelector
-from .importance.lipschitz_is import LipschitzISSelector
-from .importance.mabs import MABSSelector
-from .importance.vrb import VRBSelector
+from .importance import avare, importance, mabs, vrb
 from .k_vib.k_vib import KVibSelector
 from .oort.oort import OortSelector
-from .osmd.adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
-from .osmd.adaptive_osmd import AdaptiveOSMDSelector
-from .osmd.osmd import OSMDSelector
-from .osmd.personalised_osmd import PersonalisedOSMDSelector
-from .power_of_choice.adapow_d import AdaPowDSelector
-from .power_of_choice.afl import AFLSelector
-from .power_of_choice.cpow_d import CPowDSelector
-from .power_of_choice.pow_d import PowDSelector
-from .power_of_choice.rpow_d import RPowDSelector
+from .osmd import adaptive_doubling_osmd, adaptive_osmd, osmd, personalised_osmd
+from .power_of_choice import afl, pow_d
 from .tifl.tifl import TiFLSelector
 
 _Kind = TypeVar("_Kind", bound=type[Selector])
 _SELECTORS: dict[str, type[Selector]] = {
     each.name: each
     for each in (
-        UniformSelector,
-        MultinomialSelector,
-        FullSelector,
-        OptimalSelector,
-        OSMDSelector,
-        AdaptiveOSMDSelector,
-        AdaptiveDoublingOSMDSelector,
-        PersonalisedOSMDSelector,
-        MABSSelector,
-        VRBSelector,
-        AvareSelector,
+        uniform.UniformSelector,
+        md.MultinomialSelector,
+        uniform.FullSelector,
+        optimal.OptimalSelector,
+        osmd.OSMDSelector,
+        adaptive_osmd.AdaptiveOSMDSelector,
+        adaptive_doubling_osmd.AdaptiveDoublingOSMDSelector,
+        personalised_osmd.PersonalisedOSMDSelector,
+        mabs.MABSSelector,
+        vrb.VRBSelector,
+        avare.AvareSelector,
         KVibSelector,
-        LipschitzISSelector,
-        ClusteredSizesSelector,
-        ClusteredUpdatesSelector,
-        DeltaSelector,
-        PracDeltaSelector,
-        FedISSelector,
-        PracISSelector,
-        ClusterISSelector,
-        PowDSelector,
-        CPowDSelector,
-        RPowDSelector,
-        AdaPowDSelector,
-        AFLSelector,
+        importance.LipschitzISSelector,
+        clustered.ClusteredSizesSelector,
+        clustered.ClusteredUpdatesSelector,
+        delta.DeltaSelector,
+        practical.PracDeltaSelector,
+        delta.FedISSelector,
+        practical.PracISSelector,
+        cluster_is.ClusterISSelector,
+        pow_d.PowDSelector,
+        pow_d.CPowDSelector,
+        pow_d.RPowDSelector,
+        pow_d.AdaPowDSelector,
+        afl.AFLSelector,
         DivFLSelector,
-        FLICSSelector,
-        FLICSPrivateSelector,
-        NaiveGroupSelector,
+        flics.FLICSSelector,
+        flics_private.FLICSPrivateSelector,
+        naive_group.NaiveGroupSelector,
         OortSelector,
         TiFLSelector,
         ForecastSelector,
-        TimedMultinomialSelector,
-        TimedForecastSelector,
+        timed.TimedMultinomialSelector,
+        timed.TimedForecastSelector,
     )
 }
 

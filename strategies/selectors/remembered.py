@@ -70,7 +70,6 @@ class RememberedUpdates:
 
     @property
     def number(self) -> int:
-        """How many clients have a mean sketch."""
         return len(self._rows)
 
     def keep(self, registered: Bools) -> None:
@@ -143,7 +142,7 @@ class RememberingSelector(Selector):
         return super().state_dict() | (self._remembered.state_dict() if self.uses_sketches else {})
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        if not self.uses_sketches:
+        if not self.uses_sketches or CLIENTS not in state:  # saved before the design remembered anything
             super().load_state_dict(state)
             return
         own = dict(state)

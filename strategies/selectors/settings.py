@@ -3,8 +3,6 @@
 A setting is a plain value, a schedule over rounds, or (`PerClient`) an array with a value for each client.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -92,13 +90,13 @@ class PerClient:
 class Setting:
     """The allowed values of one setting."""
 
-    default: SettingValue  # It gives the setting its type. None: the setting is a float or None.
+    default: "SettingValue"  # It gives the setting its type. None: the setting is a float or None.
     low: float  # inclusive bounds of a number or a schedule
     high: float
     choices: tuple[str, ...]  # the allowed values of a string
     doc: str  # the effect of the setting, in one line
 
-    def check(self, name: str, value: Any) -> SettingValue:
+    def check(self, name: str, value: Any) -> "SettingValue":
         """Return `value`, converted to the type of the setting."""
         if self.default is None:
             return None if value is None else checks.real(name, value, low=self.low, high=self.high)

@@ -3,8 +3,6 @@
 ``python -m strategies.server_steps.compatibility`` prints the table of all combinations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 from itertools import groupby
@@ -65,10 +63,7 @@ def view_of(server_strategy: Strategy) -> View:
     A subclass of a Flower strategy has the view of its parent. A subclass that overrides `aggregate_train` is
     refused, unless it has the class attribute ``steps_from_average = True``: then its view is the aggregate.
 
-    Raises
-    ------
-    TypeError
-        If there is no view for this strategy. The message says why.
+    Raises a TypeError if there is no view for this strategy. The message says why.
     """
     kind = type(server_strategy)
     given = f"server_strategy = {kind.__name__}()"
@@ -213,10 +208,7 @@ def check_masked(
     variates: str | None,
     faults: Faults,
 ) -> None:
-    """Check the parameters of a run in which updates are masked, so that the server sees only their sum.
-
-    ``settings`` are those that only this selector has.
-    """
+    """Check a run with masked updates, of which the server sees the sum; ``settings``: the selector's own."""
     masked = "with masked_updates = True"
     if _uses_features(design := str(settings.get("design", "own"))):
         raise ValueError(
@@ -399,10 +391,7 @@ def matrix(variates: str | None = None) -> list[Cell]:
 
 
 def table(variates: str | None = None) -> str:
-    """Return `matrix` as a Markdown table.
-
-    Strategies with equal results share a column, and selectors with equal results share a row.
-    """
+    """Return `matrix` as a Markdown table; strategies with equal results share a column, selectors a row."""
     cells = matrix(variates)
     columns: dict[str, dict[str, str]] = {}  # selector -> strategy -> reason
     for each in cells:

@@ -1,22 +1,16 @@
 """The server step of strategies with differential privacy: adds the noise that Flower's own step lacks."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from flwr.app import Message
+from numpy.typing import NDArray
 
+from ..rounds.aggregation import Arrays
 from .compatibility import SERVER_SIDE
 from .replies import NORM_BIT, Asked, Contribution, record
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from flwr.app import Message
-    from numpy.typing import NDArray
-
-    from ..rounds.aggregation import Arrays
 
 _ROUNDING = 1e-3
 """After a client clipped an update to C, the update's length may differ from C by this relative error."""
@@ -88,11 +82,7 @@ def _length(update: Mapping[str, NDArray[Any]]) -> float:
 
 
 def _move_apart(estimate: Arrays, arrays: Arrays) -> None:
-    """Change `estimate` in place, if needed, so that its distance from `arrays` (w_t) is above 0.
-
-    Flower divides by this distance. Flower computes the distance in the type of the arrays, and squares of
-    small numbers may be rounded to 0 in this type.
-    """
+    """Move `estimate` so that its distance from w_t, by which Flower divides, is above 0 in its type."""
     if any(float(np.linalg.norm((estimate[name] - array).ravel())) ** 2 for name, array in arrays.items()):
         return
     name = next((name for name, array in arrays.items() if array.size), None)

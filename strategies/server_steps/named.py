@@ -3,8 +3,6 @@
 Names and defaults are Flower's, except where a docstring states a difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any

@@ -1,21 +1,17 @@
 """Makes the messages that a Flower strategy aggregates. They have the form of clients' replies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import FedAvg
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from flwr.serverapp.strategy import FedAvg
-    from numpy.typing import NDArray
-
-    from ..rounds.stages import Outcome
+from ..rounds.stages import Outcome
 
 NORM_BIT = "norm_bit"
 """Flower's name for the bit that a client sends with adaptive clipping: whether its update was clipped."""
@@ -51,18 +47,13 @@ class Asked:
     base: FedAvg
 
     def step(self, round: int, replies: list[Message]) -> dict[str, NDArray[Any]] | None:
-        """Let the strategy aggregate the replies; return the new model, or None if the strategy made none."""
         stepped, _ = self.strategy.aggregate_train(round, replies)
         return None if stepped is None else {name: array.numpy() for name, array in stepped.items()}
 
     def reply(
         self, message: Message, arrays: Mapping[str, NDArray[Any]], *, weight: int = 1, **metrics: float
     ) -> Message:
-        """Return a new reply to `message`, with the model `arrays`.
-
-        `weight` is the reply's ``num-examples``. Of `metrics`, QFedAvg uses "loss", and adaptive clipping on
-        clients uses `NORM_BIT`. Each reply is a new object, because some strategies change its records.
-        """
+        """Return a new reply with the model `arrays`, ``num-examples`` = `weight`, and `metrics`."""
         numbers: dict[str, Any] = {self.base.weighted_by_key: weight}
         if isinstance(self.strategy, flower.QFedAvg):
             numbers[self.strategy.train_loss_key] = metrics["loss"]

@@ -1,20 +1,15 @@
 """The server step of strategies that see single replies: median, trimmed mean, Krum, Bulyan and q-FedAvg."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flwr.app import Message
 from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flwr.app import Message
-    from flwr.serverapp.strategy import Strategy
-    from numpy.typing import NDArray
-
-    from .replies import Asked, Contribution
+from .replies import Asked, Contribution
 
 
 def least_replies(server_strategy: Strategy) -> int:
@@ -36,11 +31,7 @@ def usable(server_strategy: Strategy, contributions: Sequence[Contribution]) -> 
 def step(
     asked: Asked, round: int, shown: Sequence[Contribution], message: Message, *, copies: bool
 ) -> dict[str, NDArray[Any]] | None:
-    """Return the strategy's new model from unscaled replies; None if the strategy made none.
-
-    If ``copies`` is True, the strategy sees one reply for each draw. If it is False, the strategy sees one
-    reply for each client, and ``num-examples`` is how often the client was drawn.
-    """
+    """Return the new model (or None) from unscaled replies: one a draw if ``copies``, else one a client."""
     replies = [
         asked.reply(message, each.arrays, weight=1 if copies else each.count, loss=each.loss)
         for each in shown

@@ -5,29 +5,22 @@ handle strategies that see single replies. `compatibility` determines which stra
 selector.
 """
 
-from __future__ import annotations
-
 import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Strategy
+from numpy.typing import NDArray
 
+from ..rounds.aggregation import Arrays
 from ..selectors import selector_type
 from . import differential_privacy, robust_aggregation, strategy_state
 from .compatibility import View, refusal, view_of
 from .replies import Asked, Contribution
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from flwr.app import ArrayRecord, Message
-    from flwr.serverapp import Grid
-    from numpy.typing import NDArray
-
-    from ..rounds.aggregation import Arrays
 
 
 class Step(NamedTuple):
@@ -44,22 +37,13 @@ class ServerStep:
     and so is the ``num_sampled_clients`` of differential privacy. The other arguments are those of `refusal`,
     and refused combinations raise an error.
 
-    Attributes
-    ----------
-    view : View
-        The form in which the strategy sees the replies of a round.
-    settings : dict
-        The strategy's settings as given, by attribute. A resume must not change them.
-    strategy : Strategy
-        The copy that takes the steps.
-    base : FedAvg
-        The strategy that builds the messages: the inner strategy if ``strategy`` is one of differential
-        privacy, and otherwise ``strategy`` itself.
-    fraction_evaluate : float
-        The share of the available clients that evaluate the model, from 0 to 1.
-    train_metrics_aggr_fn : callable
-        The function that averages the clients' metrics. `step` does not call it, because the replies that
-        `step` makes have no metrics of clients.
+    ``view``: the form in which the strategy sees the replies of a round. ``settings``: the strategy's
+    settings as given, by attribute. A resume must not change them. ``strategy``: the copy that takes the
+    steps. ``base``: the strategy that builds the messages: the inner strategy if ``strategy`` is one of
+    differential privacy, and otherwise ``strategy`` itself. ``fraction_evaluate``: the share of the available
+    clients that evaluate the model, from 0 to 1. ``train_metrics_aggr_fn``: the function that averages the
+    clients' metrics. `step` does not call it, because the replies that `step` makes have no metrics of
+    clients.
     """
 
     def __init__(
@@ -111,12 +95,9 @@ class ServerStep:
         ``arrays`` is w_t, which some strategies remember. The grid holds only the nodes of the selected
         clients.
 
-        Raises
-        ------
-        RuntimeError
-            If the strategy does not make exactly one message for each of these nodes.
-        PrivacyBudgetExhausted
-            If the ``max_epsilon`` of the strategy's privacy accountant would be exceeded.
+        Raises a RuntimeError if the strategy does not make exactly one message for each of these nodes.
+        Raises a PrivacyBudgetExhausted if the ``max_epsilon`` of the strategy's privacy accountant would be
+        exceeded.
         """
         nodes = sorted(grid.get_node_ids())
         if not nodes:
@@ -177,11 +158,9 @@ class ServerStep:
         return Step(moved)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return copies of everything that the strategy remembers, see `strategy_state`."""
         return strategy_state.state_dict(self.strategy)
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what `state_dict` returned."""
         strategy_state.load_state_dict(self.strategy, state)
 
 

@@ -8,18 +8,13 @@ The state holds no noise of differential privacy, because the noise would reveal
 resumed run draws new noise.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.serverapp import strategy as flower
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 
 class Remembered(NamedTuple):
@@ -38,10 +33,7 @@ def remembered(strategy: Any) -> Remembered:
 
 
 def restore(strategy: Any, before: Remembered) -> None:
-    """Let a strategy remember what it remembered before a step.
-
-    The values are not copies, because a step replaces these objects and does not change them.
-    """
+    """Let a strategy remember what it did before a step: no copies, since steps replace these objects."""
     for name, value in before.values.items():
         setattr(strategy, name, value)
     if before.own is not None:

@@ -50,19 +50,13 @@ def _objects(num_classes: int) -> list[nn.Module]:
 def _faces(num_classes: int) -> list[nn.Module]:
     """Return LEAF's network for CelebA, for 84 x 84 colour pixels.
 
-    The network has four blocks of convolution, norm, pooling and ReLU. Group norm replaces LEAF's batch norm,
-    as Hsieh et al. 2020 recommend. The running statistics of batch norm are not parameters, so they would not
-    be averaged. The statistics of a client whose samples are all of one class would not fit the samples of
-    other clients.
+    Group norm replaces LEAF's batch norm, as Hsieh et al. 2020 recommend: its running statistics are no
+    parameters, so they would not be averaged, and those of a client with one class would not fit other
+    clients.
     """
     modules: list[nn.Module] = []
     for channels in (3, 32, 32, 32):
-        modules += [
-            nn.Conv2d(channels, 32, 3, padding=1),
-            nn.GroupNorm(8, 32),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-        ]
+        modules += [nn.Conv2d(channels, 32, 3, padding=1), nn.GroupNorm(8, 32), nn.MaxPool2d(2), nn.ReLU()]
     return [*modules, nn.Flatten(), nn.Linear(32 * 5 * 5, num_classes)]
 
 
@@ -105,10 +99,8 @@ class CNN(Network):
     A data set without images of a known shape is refused, such as "digits", whose images are too small.
     """
 
-    def __init__(
-        self, dataset: str = "mnist", *, small: bool = False, partition: str = "skewed", data_dir: str = ""
-    ) -> None:
-        super().__init__(dataset, partition=partition, data_dir=data_dir)
+    def __init__(self, dataset: str = "mnist", *, small: bool = False, **data: str) -> None:
+        super().__init__(dataset, **data)
         self._small = small
         if self.data.shape not in _LAYERS:
             raise ValueError(f"data set = {dataset!r}: has no convolutional network")

@@ -16,15 +16,8 @@ class MLP(Network):
     F) without its dropout.
     """
 
-    def __init__(
-        self,
-        dataset: str = "digits",
-        *,
-        hidden: Sequence[int] = (32,),
-        partition: str = "skewed",
-        data_dir: str = "",
-    ) -> None:
-        super().__init__(dataset, partition=partition, data_dir=data_dir)
+    def __init__(self, dataset: str = "digits", *, hidden: Sequence[int] = (32,), **data: str) -> None:
+        super().__init__(dataset, **data)
         if not all(units >= 1 for units in hidden):
             raise ValueError(f"hidden = {tuple(hidden)}: must be whole numbers >= 1")
         self.sizes = (self.data.num_features, *hidden, self.data.num_classes)

@@ -74,10 +74,9 @@ class NextCharacter(Network):
         hidden: int = 256,
         depth: int = 2,
         length: int = LENGTH,
-        partition: str = "skewed",
-        data_dir: str = "",
+        **data: str,
     ) -> None:
-        super().__init__(dataset, partition=partition, data_dir=data_dir)
+        super().__init__(dataset, **data)
         for name, value in (("hidden", hidden), ("depth", depth), ("length", length)):
             if value < 1:
                 raise ValueError(f"{name} = {value}: must be a whole number >= 1")

@@ -40,12 +40,12 @@ class ResNet18(Network):
 
     The first convolution has 3 x 3 filters, and no pooling follows it, as is usual for small images. Each
     group norm has two groups, as in Reddi et al. 2021, whose federated CIFAR-100 the FLICS paper uses
-    (section IV-A). Batch norm is not used, because its running statistics would not be averaged: they are not
-    parameters. A data set without images is refused.
+    (section IV-A). The running statistics of batch norm would not be averaged. A data set without images is
+    refused.
     """
 
-    def __init__(self, dataset: str = "cifar100", *, partition: str = "skewed", data_dir: str = "") -> None:
-        super().__init__(dataset, partition=partition, data_dir=data_dir)
+    def __init__(self, dataset: str = "cifar100", **data: str) -> None:
+        super().__init__(dataset, **data)
         if len(self.data.shape) != 3:
             raise ValueError(f"data set = {dataset!r}: must have images for ResNet-18")
 

@@ -24,10 +24,8 @@ class Softmax(PartitionedTask):
     With ``bias=False``, the model has no b, as in section G of the OSMD paper.
     """
 
-    def __init__(
-        self, dataset: str = "digits", *, bias: bool = True, partition: str = "skewed", data_dir: str = ""
-    ) -> None:
-        super().__init__(dataset, partition=partition, data_dir=data_dir)
+    def __init__(self, dataset: str = "digits", *, bias: bool = True, **data: str) -> None:
+        super().__init__(dataset, **data)
         self._bias = bias
 
     def initial_arrays(self, seed: int) -> Arrays:

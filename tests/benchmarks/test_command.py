@@ -1,12 +1,9 @@
 """The registry of benchmarks: every command is listed and runs, and bad options are refused first."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-import click.testing
 import pytest
 from typer.testing import CliRunner
 
@@ -17,32 +14,28 @@ from benchmarks.experiments.osmd import section_f
 from benchmarks.experiments.report import Experiment
 from tests.support.toy_experiments import experiment, seeds_run, toy_with_data
 
-COMMANDS = (
-    "papers",
-    "selectors",
-    "results",
-    "rounds",
-    "messages",
-    "models",
-    "networks",
-    "half-precision",
-    "devices",
-    "aggregation",
-    "selection",
-    "population",
-    "throughput",
-    "over-selection",
-    "time-to-accuracy",
-    "advice",
-)
+COMMANDS = [
+    *(
+        "papers",
+        "selectors",
+        "results",
+        "rounds",
+        "messages",
+        "models",
+        "networks",
+        "half-precision",
+        "devices",
+    ),
+    *("aggregation", "selection", "population", "throughput", "over-selection", "time-to-accuracy", "advice"),
+]
 
 
-def run(*arguments: object, **environment: str) -> click.testing.Result:
+def run(*arguments, **environment):
     return CliRunner().invoke(bench, [*map(str, arguments)], env={"COHORT_DATA": "", **environment})
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def here(monkeypatch):
     """Run the command's jobs and measurements in this process; the other tests start processes."""
     monkeypatch.setattr("benchmarks.fresh.call", lambda function, *given: function(*given))
     monkeypatch.setattr(
@@ -50,18 +43,18 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_the_help_lists_every_command_on_one_line() -> None:
+def test_the_help_lists_every_command_on_one_line():
     help_ = run("--help").stdout
     rows = [
         line.strip("│ ").split(maxsplit=1)
         for line in help_.partition("Commands")[2].splitlines()[1:]
         if "│" in line
     ]
-    assert [name for name, _ in rows] == list(COMMANDS)
+    assert [name for name, _ in rows] == COMMANDS
     assert all(text.endswith(".") for _, text in rows)
 
 
-def test_a_file_of_devices_without_speeds_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_of_devices_without_speeds_is_refused_by_name(tmp_path):
     (tmp_path / "devices.json").write_text('{"a": {"computation": 0, "communication": 1}}')
     refused = run("time-to-accuracy", "--devices", tmp_path / "devices.json")
     assert refused.exit_code == 2
@@ -69,11 +62,11 @@ def test_a_file_of_devices_without_speeds_is_refused_by_name(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(name: str) -> None:
+def test_every_command_has_help(name):
     assert run(name, "--help").exit_code == 0
 
 
-def test_aggregation_is_measured_in_a_process_of_its_own() -> None:
+def test_aggregation_is_measured_in_a_process_of_its_own():
     options = ("--replies", 2, "--parameters", 1e4, "--repeats", 1, "--selectors", "uniform", "--json")
     result = run("aggregation", *options)
     assert result.exit_code == 0, result.output
@@ -84,7 +77,7 @@ def test_aggregation_is_measured_in_a_process_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_selection_is_measured_cell_by_cell() -> None:
+def test_selection_is_measured_cell_by_cell():
     result = run("selection", "--sizes", "50,1e2", "--names", "textbook", "--seconds", 0, "--json")
     assert result.exit_code == 0, result.output
     cells = [json.loads(line) for line in result.stdout.splitlines()]
@@ -97,7 +90,7 @@ def test_selection_is_measured_cell_by_cell() -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("path", ["simulator", "grid"])
-def test_each_part_of_a_round_is_measured(path: str) -> None:
+def test_each_part_of_a_round_is_measured(path):
     result = run("population", "--sizes", "300", "--path", path, "--rounds", 1, "--json")
     assert result.exit_code == 0, result.output
     (column,) = (json.loads(line) for line in result.stdout.splitlines())
@@ -108,7 +101,7 @@ def test_each_part_of_a_round_is_measured(path: str) -> None:
     assert sum(parts.values()) == pytest.approx(whole)
 
 
-def test_over_selection_takes_less_time_and_is_biased() -> None:
+def test_over_selection_takes_less_time_and_is_biased():
     result = run("over-selection", "--rounds", 40, "--seeds", 2, "--json")
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in result.stdout.splitlines()]
@@ -118,7 +111,7 @@ def test_over_selection_takes_less_time_and_is_biased() -> None:
     assert fast[0] < fast[3]
 
 
-def test_advice_is_measured_on_every_stream() -> None:
+def test_advice_is_measured_on_every_stream():
     result = run("advice", "--seeds", 1, "--rounds", 12, "--clients", 8, "--per-round", 2)
     assert result.exit_code == 0, result.output
     rows = [line for line in result.stdout.splitlines() if line.startswith("| ")]
@@ -129,30 +122,13 @@ def test_advice_is_measured_on_every_stream() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("rounds", "--nodes", "2", "--per-round", "3"), "per-round = 3: must be between 1 and 2 (nodes)"),
-        (("advice", "--clients", "5"), "per-round = 5: must be between 1 and 4 (one less than clients)"),
-        (("aggregation", "--layout", "round"), "layout = 'round': must be one of layers, one"),
-        (("throughput", "--engines", "loop,tensorflow"), "engines = 'tensorflow': must be one of batched"),
-        (("throughput", "--workload", "W9"), "workload = 'W9': must be one of W1, W2, W3, W4, all"),
-        (("throughput", "--data", "nowhere.npz"), "data = nowhere.npz: there is no such file"),
-    ],
-)
-def test_bad_options_are_refused(arguments: tuple[str, ...], message: str) -> None:
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert message in result.stderr
-
-
 # The papers' experiments.
 
 
-papers: Callable[..., click.testing.Result] = partial(run, "papers")
+papers = partial(run, "papers")
 
 
-def test_the_quick_form_writes_table_numbers_and_figure(tmp_path: Path) -> None:
+def test_the_quick_form_writes_table_numbers_and_figure(tmp_path):
     result = papers("osmd-f6", "--quick", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert sorted(each.name for each in tmp_path.iterdir()) == ["quick"]
@@ -173,7 +149,7 @@ def test_the_quick_form_writes_table_numbers_and_figure(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, here: None) -> Path:
+def two(monkeypatch, tmp_path, here):
     """The command knows a toy, and one that needs data."""
     folder = tmp_path / "toys"
     folder.mkdir()
@@ -183,7 +159,7 @@ def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, here: None) -> Path:
     return folder
 
 
-def test_experiments_without_their_data_are_skipped(two: Path, tmp_path: Path) -> None:
+def test_experiments_without_their_data_are_skipped(two, tmp_path):
     result = papers("--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "skipped, since number.txt is missing: needy; name its folder with --data or" in (result.stderr)
@@ -197,9 +173,7 @@ def test_experiments_without_their_data_are_skipped(two: Path, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("here")
-def test_experiments_for_a_gpu_run_without_one_only_if_they_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_experiments_for_a_gpu_run_without_one_only_if_they_are_named(tmp_path, monkeypatch):
     known = {
         name: replace(experiment(tmp_path, seeds=1, gpu=gpu), name=name)
         for name, gpu in (("toy", False), ("large", True))
@@ -225,9 +199,7 @@ def test_experiments_for_a_gpu_run_without_one_only_if_they_are_named(
         (["toy", "--out", "/proc/nope"], "", "/proc/nope"),
     ],
 )
-def test_wrong_arguments_are_refused_before_anything_runs(
-    two: Path, tmp_path: Path, arguments: list[str], data: str, message: str
-) -> None:
+def test_wrong_arguments_are_refused_before_anything_runs(two, tmp_path, arguments, data, message):
     result = papers("--out", tmp_path / "out", *arguments, COHORT_DATA=data)
     assert result.exit_code == 2
     assert message in result.stderr
@@ -235,7 +207,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_failed_seed_fails_the_command(two: Path, tmp_path: Path) -> None:
+def test_a_failed_seed_fails_the_command(two, tmp_path):
     (two / "fail-0").touch()
     result = papers("toy", "--out", tmp_path / "out")
     assert result.exit_code == 1
@@ -245,7 +217,7 @@ def test_a_failed_seed_fails_the_command(two: Path, tmp_path: Path) -> None:
     assert papers("toy", "--out", tmp_path / "out").exit_code == 0
 
 
-def test_the_experiments_are_listed() -> None:
+def test_the_experiments_are_listed():
     for command, known in (("papers", EXPERIMENTS), ("selectors", SELECTION)):
         result = run(command, "--list")
         assert result.exit_code == 0
@@ -255,6 +227,12 @@ def test_the_experiments_are_listed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("rounds", "--nodes", "2", "--per-round", "3"), "per-round = 3: must be between 1 and 2 (nodes)"),
+        (("advice", "--clients", "5"), "per-round = 5: must be between 1 and 4 (one less than clients)"),
+        (("aggregation", "--layout", "round"), "layout = 'round': must be one of layers, one"),
+        (("throughput", "--engines", "loop,tensorflow"), "engines = 'tensorflow': must be one of batched"),
+        (("throughput", "--workload", "W9"), "workload = 'W9': must be one of W1, W2, W3, W4, all"),
+        (("throughput", "--data", "nowhere.npz"), "data = nowhere.npz: there is no such file"),
         (("models", "--megabytes", "many"), "megabytes = 'many': must be finite numbers with commas, each"),
         (("models", "--megabytes", "1,0.5"), "megabytes = '1,0.5': must be finite numbers with commas, each"),
         (("selection", "--sizes", "1e4,nan"), "sizes = '1e4,nan': must be finite numbers with commas, each"),
@@ -267,7 +245,7 @@ def test_the_experiments_are_listed() -> None:
         (("devices", "--megabytes", "-1"), "'--megabytes': -1.0 is not in the range x>0"),
     ],
 )
-def test_a_number_out_of_range_is_refused(arguments: tuple[str, ...], message: str) -> None:
+def test_bad_options_are_refused(arguments, message):
     refused = run(*arguments)
     assert refused.exit_code == 2
     assert message in " ".join(refused.output.replace("│", "").split())

@@ -8,7 +8,7 @@ from benchmarks.devices.measure import measure
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
-def test_simulated_devices_answer_every_message_of_a_real_server() -> None:
+def test_simulated_devices_answer_every_message_of_a_real_server():
     results = measure(Settings(nodes=6, per_round=3, rounds=2, megabytes=0.1, layers=2))
     assert results["lost"] == results["away"] == results["refused"] == 0
     counts = results["counts"]

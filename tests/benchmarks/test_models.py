@@ -7,13 +7,13 @@ from benchmarks.command import bench
 from benchmarks.models.measure import loopback
 
 
-def test_the_loopback_takes_longer_for_more_bytes() -> None:
+def test_the_loopback_takes_longer_for_more_bytes():
     assert 0 < min(loopback(1) for _ in range(3)) < min(loopback(200_000_000) for _ in range(3))
 
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_a_round_with_a_large_model_is_measured() -> None:
+def test_a_round_with_a_large_model_is_measured():
     options = ["models", "--megabytes", "8", "--nodes", "2", "--rounds", "1", "--no-stock", "--json"]
     result = CliRunner().invoke(bench, options)
     assert result.exit_code == 0, result.output

@@ -6,7 +6,7 @@ from benchmarks import networks
 from tests.benchmarks.test_command import run
 
 
-def test_both_engines_train_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_engines_train_in_turns(monkeypatch):
     tiny = networks.CASES["cnn"]._replace(
         num_clients=4, samples=8, clients_per_round=2, steps=1, batch_size=4
     )
@@ -18,7 +18,7 @@ def test_both_engines_train_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         assert each["updates_per_s"] == pytest.approx(2e3 / each["ms_per_round"])
 
 
-def test_unknown_networks_and_missing_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_networks_and_missing_gpus_are_refused(monkeypatch):
     refused = run("networks", "--networks", "cnn,lstm")
     assert (refused.exit_code, refused.stderr) == (2, "networks = 'lstm': must be one of cnn, resnet18\n")
     monkeypatch.setattr("benchmarks.results.machine.gpu", lambda: "")

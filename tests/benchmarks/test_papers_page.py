@@ -4,7 +4,7 @@ import re
 import shlex
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from typer.testing import CliRunner
@@ -35,19 +35,19 @@ class Row(NamedTuple):
     commands: list[str]
 
     @property
-    def experiments(self) -> set[str]:
+    def experiments(self):
         return {name for each in self.commands for name in experiments_of(each)}
 
 
-def experiments_of(command: str) -> list[str]:
+def experiments_of(command):
     return command.removesuffix(" --data FOLDER").split()[3:] if "bench" in command else []
 
 
-def cells(line: str) -> list[str]:
+def cells(line):
     return [cell.strip() for cell in line.strip("|").split(" | ")]
 
 
-def rows(part: str) -> list[Row]:
+def rows(part):
     lines = [cells(line) for line in part.splitlines() if line.startswith("| ")][1:]
     return [Row(*line[:4], re.findall(r"`(cohort [^`]*)`", line[4])) for line in lines]
 
@@ -58,12 +58,12 @@ ROWS = [row for each in PAPERS.values() for row in each]
 RUNS = [shlex.split(each)[2:] for row in ROWS for each in row.commands if each.startswith("cohort up ")]
 
 
-def values(command: list[str], option: str) -> tuple[str, ...]:
+def values(command, option):
     assert set(command[::2]) <= {"--selector", "--set"}, command
     return tuple(value for name, value in zip(command[::2], command[1::2], strict=True) if name == option)
 
 
-def numbers(text: str, kind: str) -> set[int]:
+def numbers(text, kind):
     """Return the numbers that a text names, as in "Figure 2(d)", "Tables 2, 3 and 4", "Figures 6 to 8"."""
     found, roman = set(), {"I": 1, "II": 2}
     number = r"(?:\d+|I+\b)"
@@ -74,7 +74,7 @@ def numbers(text: str, kind: str) -> set[int]:
     return found
 
 
-def test_all_names_are_there_and_exist() -> None:
+def test_all_names_are_there_and_exist():
     assert {name for row in ROWS for name in row.experiments} == set(EXPERIMENTS)
     named = {each.partition(":")[0] for run in RUNS for each in values(run, "--selector")}
     # Examples and other tests register selectors, too.
@@ -82,7 +82,7 @@ def test_all_names_are_there_and_exist() -> None:
     assert {f"variates={name}" for name in KINDS} <= {each for run in RUNS for each in values(run, "--set")}
 
 
-def test_papers_and_their_numbered_items_are_there() -> None:
+def test_papers_and_their_numbered_items_are_there():
     assert list(PAPERS) == [*NUMBERED, "Not from the papers"]
     for name, kinds in NUMBERED.items():
         for kind in ("Algorithm", "Figure", "Table"):
@@ -90,7 +90,7 @@ def test_papers_and_their_numbered_items_are_there() -> None:
             assert found == set(range(1, kinds.get(kind, 0) + 1)), (name, kind)
 
 
-def test_a_row_names_the_experiments_whose_source_it_is() -> None:
+def test_a_row_names_the_experiments_whose_source_it_is():
     checked = Counter[str]()
     for each in EXPERIMENTS.values():
         paper = "OSMD, later version" if "later version" in each.text.source else None
@@ -103,7 +103,7 @@ def test_a_row_names_the_experiments_whose_source_it_is() -> None:
     assert min(checked.values()) >= 10
 
 
-def test_every_row_is_whole_and_counted() -> None:
+def test_every_row_is_whole_and_counted():
     meanings, counts = HEAD.split("\n\n|")[1:]
     statuses = [cells(line)[0] for line in meanings.splitlines()[2:]]
     for row in ROWS:
@@ -124,13 +124,11 @@ def test_every_row_is_whole_and_counted() -> None:
 
 
 @pytest.mark.parametrize("settings", sorted({values(run, "--set") for run in RUNS}))
-def test_selectors_and_settings_are_accepted(
-    settings: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_selectors_and_settings_are_accepted(settings, tmp_path, monkeypatch):
     """Up to the point where a federation would start."""
     (tmp_path / "FILE").write_text('{"lipschitz": {"client-00": 3.5}}')
     monkeypatch.chdir(tmp_path)
-    started: list[Any] = []
+    started = []
     monkeypatch.setattr(cli, "_compare", lambda engine, comparison, **options: started.append(comparison))
     every = (each for run in RUNS if values(run, "--set") == settings for each in values(run, "--selector"))
     selectors = list(dict.fromkeys(every))

@@ -9,15 +9,14 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.throughput import processes
-from benchmarks.throughput.check import TOLERANCE, reference
 from benchmarks.throughput.engines import ENGINES, create
 from benchmarks.throughput.engines.in_process import train
+from benchmarks.throughput.report import TOLERANCE, reference
 from benchmarks.throughput.workloads import WORKLOADS, load, read, save
 from simulation.kernels import MLP, Plan
 
@@ -25,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 ENGINE_FILES = ROOT / "benchmarks" / "throughput" / "engines"
 
 
-def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
+def benchmark(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "benchmarks", "throughput", *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
@@ -40,9 +39,7 @@ def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("W3", 52500, 10_000, 500_000),
     ],
 )
-def test_workloads_have_the_shapes_of_their_titles(
-    name: str, parameters: int, clients: int, samples: int
-) -> None:
+def test_workloads_have_the_shapes_of_their_titles(name, parameters, clients, samples):
     workload = WORKLOADS[name]
     sizes = workload.sizes()
     assert sum(values.size for values in workload.initial()) == parameters
@@ -51,7 +48,7 @@ def test_workloads_have_the_shapes_of_their_titles(
     assert counts == {size: round(share * clients) for share, size in workload.shares}
 
 
-def test_samples_are_noise_or_those_of_a_file(tmp_path: Path) -> None:
+def test_samples_are_noise_or_those_of_a_file(tmp_path):
     workload = WORKLOADS["W1"]
     noise = workload.data()
     assert noise.inputs.shape == (int(workload.sizes().sum()), 784)
@@ -69,7 +66,7 @@ def test_samples_are_noise_or_those_of_a_file(tmp_path: Path) -> None:
     assert set(drawn.labels) == set(range(10))
 
 
-def test_processes_share_samples_but_not_writes(tmp_path: Path) -> None:
+def test_processes_share_samples_but_not_writes(tmp_path):
     workload = WORKLOADS["W1"].alone()
     data = workload.data()
     save(workload, data, tmp_path)
@@ -81,7 +78,7 @@ def test_processes_share_samples_but_not_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_the_app_trains_as_the_reference(name: str) -> None:
+def test_the_app_trains_as_the_reference(name):
     workload = WORKLOADS[name].alone()
     client = workload.data().client(0)
     model = workload.initial()
@@ -93,14 +90,14 @@ def test_the_app_trains_as_the_reference(name: str) -> None:
         np.testing.assert_allclose(mine, theirs, atol=TOLERANCE / 10)
 
 
-def test_the_reference_follows_the_slope_of_the_loss() -> None:
+def test_the_reference_follows_the_slope_of_the_loss():
     """Its step is what finite differences of the loss say, in a few coordinates of every layer."""
     workload = WORKLOADS["W3"].alone()
     client = workload.data().client(0)
     one_step = workload.__class__(**{**workload.__dict__, "steps": 1})
     start = [values.astype(np.float64) for values in workload.initial()]
 
-    def loss(model: list[np.ndarray]) -> float:
+    def loss(model):
         values = client.inputs.astype(np.float64)
         for layer in range(0, len(model), 2):
             values = (np.maximum(values, 0) if layer else values) @ model[layer] + model[layer + 1]
@@ -120,7 +117,7 @@ def test_the_reference_follows_the_slope_of_the_loss() -> None:
             assert step == pytest.approx(slope, abs=1e-7, rel=1e-3)
 
 
-def test_cpu_time_covers_all_processes_and_stopped_ones_use_none() -> None:
+def test_cpu_time_covers_all_processes_and_stopped_ones_use_none():
     busy = "while True: pass"
     code = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {busy!r}])\n{busy}"
     process = subprocess.Popen([sys.executable, "-c", code])
@@ -143,7 +140,7 @@ def test_cpu_time_covers_all_processes_and_stopped_ones_use_none() -> None:
 
 
 @pytest.mark.slow
-def test_json_has_the_costs_of_each_engine_or_its_error(tmp_path: Path) -> None:
+def test_json_has_the_costs_of_each_engine_or_its_error(tmp_path):
     before = {each.name for each in Path("/tmp").glob("cohort-*")}
     missing = tmp_path / "python"
     run = benchmark(
@@ -163,7 +160,7 @@ def test_json_has_the_costs_of_each_engine_or_its_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_engines_take_turns_and_the_table_compares_them_with_the_loop() -> None:
+def test_engines_take_turns_and_the_table_compares_them_with_the_loop():
     pytest.importorskip("torch")
     run = benchmark("--workload", "W1", "--engines", "loop,in-process", "--seconds", "0.5", "--turns", "2")
     assert run.returncode == 0, run.stderr
@@ -176,7 +173,7 @@ def test_engines_take_turns_and_the_table_compares_them_with_the_loop() -> None:
 
 
 @pytest.mark.slow
-def test_engines_do_the_same_work() -> None:
+def test_engines_do_the_same_work():
     pytest.importorskip("torch")
     run = benchmark("--check", "--engines", "batched,in-process,loop", "--json")
     assert run.returncode == 0, run.stdout + run.stderr
@@ -184,12 +181,12 @@ def test_engines_do_the_same_work() -> None:
         assert all(each["difference"] <= TOLERANCE for each in distances.values())
 
 
-def test_products_multiplies_as_much_as_batched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_multiplies_as_much_as_batched(tmp_path, monkeypatch):
     workload = replace(WORKLOADS["W3"], num_clients=4, clients_per_round=4)
-    done: Counter[tuple[int, ...]] = Counter()  # shape of a product and its inner size -> number of products
+    done = Counter()  # shape of a product and its inner size -> number of products
     matmul = np.matmul
 
-    def counting(left: Any, right: Any, **more: Any) -> Any:
+    def counting(left, right, **more):
         if left.shape[-2] > 1:  # else it sums the errors of a bias
             shape = left.shape[-2], left.shape[-1], right.shape[-1]
             done[shape] += max(left.size // (shape[0] * shape[1]), right.size // (shape[1] * shape[2]))
@@ -206,13 +203,7 @@ def test_products_multiplies_as_much_as_batched(tmp_path: Path, monkeypatch: pyt
     assert expected == dict(done)
 
 
-def test_peers_are_pinned() -> None:
-    lines = (ROOT / "benchmarks" / "peers.txt").read_text().splitlines()
-    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    assert {"pfl", "fedjax", "jax", "torch"} <= pins.keys()
-
-
 @pytest.mark.parametrize("name", ENGINES)
-def test_every_engine_has_its_class(name: str) -> None:
+def test_every_engine_has_its_class(name):
     module = ast.parse((ENGINE_FILES / f"{ENGINES[name].module}.py").read_text())
     assert any(isinstance(each, ast.ClassDef) and each.name == ENGINES[name].kind for each in module.body)

@@ -1,20 +1,15 @@
 """A client that does not want to train is not selected until it is back."""
 
-from pathlib import Path
-from typing import Any
-
-from flwr.app import Message
-
 from ..server.test_apps import federation
 
 
-def test_a_paused_client_is_not_selected_until_it_is_back(tmp_path: Path) -> None:
+def test_a_paused_client_is_not_selected_until_it_is_back(tmp_path):
     """It is paused before round 1 and is back in round 2; it declines to train in round 3."""
     pause = tmp_path / "paused"
     pause.touch()
-    asked: list[str] = []
+    asked = []
 
-    def answering(message: Message) -> Any:
+    def answering(message):
         if message.metadata.dst_node_id != 1001:
             return
         asked.append(message.metadata.message_type)

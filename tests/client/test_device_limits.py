@@ -2,8 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +23,7 @@ BUSCTL = (
 
 
 @pytest.fixture
-def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def system(tmp_path, monkeypatch):
     """A system that tells nothing: /sys/class and /proc/net/route below this folder, programs in bin/."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -34,31 +32,31 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def supply(system: Path, name: str, **files: str) -> None:
+def supply(system, name, **files):
     folder = system / "sys" / "power_supply" / name
     folder.mkdir(parents=True)
     for file, text in files.items():
         (folder / file).write_text(f"{text}\n")
 
 
-def zone(system: Path, name: str, kind: str, temp: str) -> None:
+def zone(system, name, kind, temp):
     folder = system / "sys" / "thermal" / name
     folder.mkdir(parents=True)
     (folder / "type").write_text(f"{kind}\n")
     (folder / "temp").write_text(f"{temp}\n")
 
 
-def program(system: Path, name: str, script: str) -> None:
+def program(system, name, script):
     path = system / "bin" / name
     path.write_text(script)
     path.chmod(0o755)
 
 
-def prints(said: object) -> str:
+def prints(said):
     return f"#!/bin/sh\n/bin/cat <<'END'\n{json.dumps(said)}\nEND\n"
 
 
-def test_a_system_that_reports_nothing_may_train(system: Path) -> None:
+def test_a_system_that_reports_nothing_may_train(system):
     assert (battery(), temperature(), is_metered()) == (None, None, False)
     limits = {"pause-file": "/nowhere", "min-battery": 100, "max-temperature": 0, "allow-metered": False}
     assert why_unavailable(limits) is None
@@ -74,15 +72,13 @@ def test_a_system_that_reports_nothing_may_train(system: Path) -> None:
         ("Unknown", "5", "battery at 5 % (min-battery 30 %) and not charging"),
     ],
 )
-def test_a_low_battery_that_is_not_charging(
-    system: Path, status: str, percent: str, reason: str | None
-) -> None:
+def test_a_low_battery_that_is_not_charging(system, status, percent, reason):
     supply(system, "BAT0", type="Battery", capacity=percent, status=status)
     assert why_unavailable({"min-battery": 30}) == reason
     assert why_unavailable({}) is None  # nobody asked
 
 
-def test_mains_count_as_charging_and_the_fuller_battery_counts(system: Path) -> None:
+def test_mains_count_as_charging_and_the_fuller_battery_counts(system):
     supply(system, "mouse", type="Battery", scope="Device", capacity="1", status="Discharging")
     assert battery() is None
     supply(system, "BAT0", type="Battery", capacity="3", status="Discharging")
@@ -94,7 +90,7 @@ def test_mains_count_as_charging_and_the_fuller_battery_counts(system: Path) -> 
     assert battery() == Power(60, charging=True)
 
 
-def test_only_a_device_with_a_limit_reports_its_charge(system: Path) -> None:
+def test_only_a_device_with_a_limit_reports_its_charge(system):
     assert charge({"min-battery": 30}) is None
     supply(system, "BAT0", type="Battery", capacity="73", status="Discharging")
     assert charge({"min-battery": 30}) == 73
@@ -107,7 +103,7 @@ def test_only_a_device_with_a_limit_reports_its_charge(system: Path) -> None:
     ("plugged", "expected"),
     [("UNPLUGGED", Power(12, charging=False)), ("PLUGGED_AC", Power(12, charging=True))],
 )
-def test_a_phone_reports_its_battery_through_termux(system: Path, plugged: str, expected: Power) -> None:
+def test_a_phone_reports_its_battery_through_termux(system, plugged, expected):
     supply(system, "battery", type="Battery", status="Discharging")  # no capacity to be read
     assert battery() is None
     program(system, "termux-battery-status", prints({"percentage": 12, "plugged": plugged}))
@@ -117,21 +113,19 @@ def test_a_phone_reports_its_battery_through_termux(system: Path, plugged: str, 
 @pytest.mark.parametrize(
     "script", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho nonsense\n", prints([1]), prints({})]
 )
-def test_invalid_output_of_a_program_is_ignored(system: Path, script: str) -> None:
+def test_invalid_output_of_a_program_is_ignored(system, script):
     for name in ("termux-battery-status", "busctl"):
         program(system, name, script)
     assert (battery(), is_metered()) == (None, False)
 
 
-def test_a_program_that_does_not_answer_in_time_is_ignored(
-    system: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_does_not_answer_in_time_is_ignored(system, monkeypatch):
     monkeypatch.setattr(device_limits, "ANSWER_TIMEOUT", 0.2)
     program(system, "termux-battery-status", f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
     assert battery() is None
 
 
-def test_the_hottest_processor_sensor_counts(system: Path) -> None:
+def test_the_hottest_processor_sensor_counts(system):
     zone(system, "thermal_zone0", "cpu-thermal", "81500")
     zone(system, "thermal_zone1", "cpu-big", "70000")
     zone(system, "thermal_zone2", "battery", "990000")  # phones have such
@@ -142,18 +136,18 @@ def test_the_hottest_processor_sensor_counts(system: Path) -> None:
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0, False), (1, True), (2, False), (3, True), (4, False)])
-def test_network_manager_reports_metered_networks(system: Path, value: int, expected: bool) -> None:
+def test_network_manager_reports_metered_networks(system, value, expected):
     program(system, "busctl", BUSCTL.format(value))
     assert is_metered() is expected
 
 
-def routes(system: Path, *ways: tuple[str, str, int]) -> None:
+def routes(system, *ways):
     """Write a routing table: interface, destination, metric."""
     rows = [f"{name}\t{to}\t0101A8C0\t0003\t0\t0\t{metric}\t00000000\t0\t0\t0\n" for name, to, metric in ways]
     (system / "route").write_text(ROUTE_HEADER + "".join(rows))
 
 
-def test_a_modem_and_a_phone_without_wifi_are_metered(system: Path) -> None:
+def test_a_modem_and_a_phone_without_wifi_are_metered(system):
     routes(system, ("wlan0", "00000000", 600), ("wwan0", "0002A8C0", 0))
     assert not is_metered()
     routes(system, ("wwan0", "00000000", 700), ("eth0", "00000000", 100))  # there if the other fails
@@ -178,12 +172,12 @@ def test_a_modem_and_a_phone_without_wifi_are_metered(system: Path) -> None:
         ({"allow-metered": 1}, "allow-metered = 1 in the node's config: must be true or false"),
     ],
 )
-def test_a_wrong_limit_is_named(system: Path, limits: dict[str, object], message: str) -> None:
+def test_a_wrong_limit_is_named(system, limits, message):
     with pytest.raises(ValueError, match=message):
         why_unavailable(limits)
 
 
-def test_a_paused_client_says_so_and_does_not_train(system: Path) -> None:
+def test_a_paused_client_says_so_and_does_not_train(system):
     pause = system / "paused"
     node = {"pause-file": str(pause)}
     assert report(STATUS, node=node).available
@@ -196,17 +190,17 @@ def test_a_paused_client_says_so_and_does_not_train(system: Path) -> None:
     assert read_report(declined).num_examples == report(STATUS, node=node).num_examples
 
 
-def save(path: Path, **arrays: Any) -> str:
+def save(path, **arrays):
     with path.open("wb") as file:
         np.savez(file, **arrays)
     return str(path)
 
 
-def context(**node_config: Any) -> Context:
+def context(**node_config):
     return Context(1, 1, node_config, RecordDict(), {**DEFAULTS})
 
 
-def test_a_device_trains_on_the_file_that_its_config_names(tmp_path: Path) -> None:
+def test_a_device_trains_on_the_file_that_its_config_names(tmp_path):
     rng = np.random.default_rng(0)
     inputs, labels = rng.random((7, 64)), rng.integers(0, 10, 7)
     mine = LocalData.from_context(context(data=save(tmp_path / "ward-3.npz", inputs=inputs, labels=labels)))
@@ -233,12 +227,12 @@ def test_a_device_trains_on_the_file_that_its_config_names(tmp_path: Path) -> No
         ({"inputs": np.array([[{}]], object), "labels": np.ones(1, int)}, r"must be an \.npz"),
     ],
 )
-def test_a_file_with_something_else_is_refused(tmp_path: Path, arrays: Any, message: str) -> None:
+def test_a_file_with_something_else_is_refused(tmp_path, arrays, message):
     with pytest.raises(ValueError, match=message):
         LocalData.from_context(context(data=save(tmp_path / "x.npz", **arrays)))
 
 
-def test_a_file_that_is_missing_or_no_archive_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_no_archive_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"must be an \.npz"):
         LocalData.from_context(context(data=str(tmp_path / "none.npz")))
     (tmp_path / "text.npz").write_text("1,2,3")

@@ -1,15 +1,12 @@
 """Personal models: the parts of the update by closed forms, and federations of the real apps."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from flwr.app import RecordDict
 
 from client.app import PERSONAL
 from client.personal_model import personal_update, solve, split
-from tasks.base import Metrics, Task, TrainResult
+from tasks.base import Task, TrainResult
 from tasks.federated_data import Dataset
 
 from ..server.test_apps import federation
@@ -21,10 +18,10 @@ PERSONALLY = {**TRAIN, "personal-mu": 0.5, "personal-holdout": 0.25}
 class Quadratic(Task):
     """The loss of β on samples a_i is the mean of (β - a_i)' A (β - a_i)/2, in exact arithmetic."""
 
-    def __init__(self, curvature: np.ndarray) -> None:
+    def __init__(self, curvature):
         self.curvature = curvature
 
-    def train(self, arrays: Any, data: Dataset, *, learning_rate: float, steps: int, **options: Any) -> Any:
+    def train(self, arrays, data, *, learning_rate, steps, **options):
         start = arrays["w"]
         w, mu, control = start, options.get("proximal_mu", 0.0), options.get("control")
         for _ in range(steps):
@@ -32,13 +29,13 @@ class Quadratic(Task):
             w = w - learning_rate * (gradient + (0 if control is None else control["w"]))
         return TrainResult({"w": w}, 1.0, steps)
 
-    def evaluate(self, arrays: Any, data: Dataset) -> Metrics:
+    def evaluate(self, arrays, data):
         raise NotImplementedError
 
-    initial_arrays = client_data = federated_data = test_data = None  # type: ignore[assignment]
+    initial_arrays = client_data = federated_data = test_data = None
 
 
-def test_the_parts_are_the_gradient_of_the_bilevel_objective() -> None:
+def test_the_parts_are_the_gradient_of_the_bilevel_objective():
     """β(w) = (A + μ)^-1 (A a' + μ w); ∇h by central differences of h(w) = φ(w, β(w); D)."""
     rng = np.random.default_rng(1)
     root = rng.normal(size=(4, 4))
@@ -47,10 +44,10 @@ def test_the_parts_are_the_gradient_of_the_bilevel_objective() -> None:
     w, eye = rng.normal(size=4), np.eye(4)
     pull = np.linalg.inv(curvature + mu * eye)
 
-    def personal(w: np.ndarray) -> np.ndarray:
+    def personal(w):
         return pull @ (curvature @ mine.inputs.mean(axis=0) + mu * w)
 
-    def h(w: np.ndarray) -> float:
+    def h(w):
         beta = personal(w)
         off = beta - held.inputs
         return float((off @ curvature * off).sum(axis=1).mean() / 2 + mu / 2 * (beta - w) @ (beta - w))
@@ -80,10 +77,10 @@ def test_the_parts_are_the_gradient_of_the_bilevel_objective() -> None:
         )  # fmt: skip
 
 
-def test_on_a_real_task_the_second_part_solves_its_system() -> None:
+def test_on_a_real_task_the_second_part_solves_its_system():
     """Softmax regression: H by the gradient's differences along every axis would be the same operator."""
     data = split(DATA, 0.4, 3)
-    options: dict[str, Any] = {
+    options = {
         "mu": 0.5, "learning_rate": 0.2, "steps": 50, "batch_size": 100, "seed": 1,
     }  # fmt: skip
     both = personal_update(DIGITS, MODEL, None, data, (True, True), **options)
@@ -95,7 +92,7 @@ def test_on_a_real_task_the_second_part_solves_its_system() -> None:
     assert np.linalg.norm(both.parts[1]) > 0
 
 
-def test_conjugate_gradients() -> None:
+def test_conjugate_gradients():
     rng = np.random.default_rng(2)
     root = rng.normal(size=(6, 6))
     matrix, right = root @ root.T + np.eye(6), rng.normal(size=6)
@@ -107,7 +104,7 @@ def test_conjugate_gradients() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 9])
 @pytest.mark.parametrize("holdout", [0.01, 0.5, 0.99])
-def test_both_halves_hold_samples_and_share_none(n: int, holdout: float) -> None:
+def test_both_halves_hold_samples_and_share_none(n, holdout):
     data = Dataset(np.arange(n, dtype=float)[:, None], np.arange(n))
     mine, held = split(data, holdout, 5)
     assert len(mine) >= 1
@@ -118,7 +115,7 @@ def test_both_halves_hold_samples_and_share_none(n: int, holdout: float) -> None
         assert sorted([*mine.labels, *held.labels]) == list(range(n))
 
 
-def test_a_client_scales_its_parts_and_keeps_its_model() -> None:
+def test_a_client_scales_its_parts_and_keeps_its_model():
     state = RecordDict()
     one = say("train", {**PERSONALLY, "part-scales": [1.0, 0.0]}, state=state, arrays=MODEL)
     assert PERSONAL in state.array_records
@@ -141,12 +138,12 @@ def test_a_client_scales_its_parts_and_keeps_its_model() -> None:
 
 
 @pytest.mark.parametrize("scales", [[1.0], [1.0, 0.5, 0.5]])
-def test_wrong_scales_are_refused(scales: list[float]) -> None:
+def test_wrong_scales_are_refused(scales):
     with pytest.raises(ValueError, match=r"part-scales = .*: must be 2 numbers"):
         say("train", {**PERSONALLY, "part-scales": scales}, arrays=MODEL)
 
 
-def test_a_federation_with_personal_models(tmp_path: Path) -> None:
+def test_a_federation_with_personal_models(tmp_path):
     lines = federation(
         tmp_path,
         num_clients=8,
@@ -162,7 +159,7 @@ def test_a_federation_with_personal_models(tmp_path: Path) -> None:
     assert rounds[-1]["test_loss"] < 0.8 * rounds[0]["test_loss"]
 
 
-def test_evaluation_reports_the_personal_model() -> None:
+def test_evaluation_reports_the_personal_model():
     state, run = RecordDict(), {"selector": "personalised-osmd"}
     before = say("evaluate", state=state, run=run, arrays=MODEL).metric_records["metrics"]
     assert before["personal-loss"] == before["loss"]

@@ -1,8 +1,6 @@
 """A client keeps its group private, and adds noise to its reports."""
 
 import stat
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ MEMBER = {"private-group": 1}
 ASKED = {"num-groups": 3, "epsilon": 2.0, "server-round": 4}
 
 
-def test_a_private_group_is_reported_by_randomised_response_only(tmp_path: Path) -> None:
+def test_a_private_group_is_reported_by_randomised_response_only(tmp_path):
     (tmp_path / "secret").write_text("2a")
     node = {**MEMBER, "secret-file": str(tmp_path / "secret")}
     assert report(STATUS, node=node).group is None
@@ -33,14 +31,14 @@ def test_a_private_group_is_reported_by_randomised_response_only(tmp_path: Path)
     assert 5 < sum(map(bool, answers)) < 35
 
 
-def test_a_limit_of_epsilon_binds_only_the_report_of_the_group() -> None:
+def test_a_limit_of_epsilon_binds_only_the_report_of_the_group():
     node = {**MEMBER, "group-epsilon": 0.5}
     assert report(INVITATION, {**ASKED, "rates": [0.0, 1.0, 0.0]}, node).accepts
     say("train", {**TRAIN, "update-scales": [1.0, 3.0, 7.0]}, node, arrays=MODEL)
     assert report(GROUP, {**ASKED, "epsilon": 0.5}, node).group is not None
 
 
-def test_a_private_member_scales_its_own_update() -> None:
+def test_a_private_member_scales_its_own_update():
     plain = moved(say("train", TRAIN, MEMBER, arrays=MODEL))
     scaled = moved(say("train", {**TRAIN, "update-scales": [1.0, 3.0, 7.0]}, MEMBER, arrays=MODEL))
     assert flat(scaled) - flat(MODEL) == pytest.approx(3 * (flat(plain) - flat(MODEL)), abs=1e-5)
@@ -57,12 +55,12 @@ def test_a_private_member_scales_its_own_update() -> None:
         ({**MEMBER, "group-answers": "never"}, "group-answers = 'never'"),
     ],
 )
-def test_a_private_group_beyond_its_limits_is_refused(node: dict[str, Any], message: str) -> None:
+def test_a_private_group_beyond_its_limits_is_refused(node, message):
     with pytest.raises(ValueError, match=message):
         say(GROUP, ASKED, node)
 
 
-def test_a_private_group_has_a_name(tmp_path: Path) -> None:
+def test_a_private_group_has_a_name(tmp_path):
     (tmp_path / "secret").write_text("2a")
     node = {"private-group": "south", "secret-file": str(tmp_path / "secret")}
     names = {"group-names": ["north", "south", "west"]}
@@ -75,7 +73,7 @@ def test_a_private_group_has_a_name(tmp_path: Path) -> None:
             say(GROUP, ASKED | wrong, node)
 
 
-def test_the_partitions_group_is_private_where_clients_decide() -> None:
+def test_the_partitions_group_is_private_where_clients_decide():
     """The status of a client would say its group, if the run's partition makes groups."""
     run = {"partition": "groups:3"}
     reported = report(STATUS, run=run | {"selector": "flics"}).group
@@ -89,7 +87,7 @@ def test_the_partitions_group_is_private_where_clients_decide() -> None:
     assert not report(INVITATION, {**ASKED, **rates}, run=private, node=other).accepts
 
 
-def test_a_secret_is_made_once_and_kept_in_its_file(tmp_path: Path) -> None:
+def test_a_secret_is_made_once_and_kept_in_its_file(tmp_path):
     file = tmp_path / "secret"
     node = {**MEMBER, "secret-file": str(file)}
     report(GROUP, ASKED, node)
@@ -108,7 +106,7 @@ def test_a_secret_is_made_once_and_kept_in_its_file(tmp_path: Path) -> None:
         say(GROUP, ASKED, node)
 
 
-def test_without_a_file_the_secret_lives_in_the_nodes_state() -> None:
+def test_without_a_file_the_secret_lives_in_the_nodes_state():
     states = [RecordDict(), RecordDict()]
     secrets = []
     for state in states:
@@ -125,14 +123,14 @@ NOISE = {"noise-epsilon": 1.0, "loss-bound": 4.0, "norm-bound": 2.0}
 EVERYTHING = {**TRAIN, "report-gradient-variance": True, "report-update-norm": True}
 
 
-def test_a_norm_is_clipped_where_there_is_a_bound() -> None:
+def test_a_norm_is_clipped_where_there_is_a_bound():
     full = report("train", EVERYTHING, arrays=MODEL).update_norm
     assert full is not None
     assert report("train", EVERYTHING, {"norm-bound": full / 2}, arrays=MODEL).update_norm == full / 2
     assert report("train", EVERYTHING, {"norm-bound": full * 2}, arrays=MODEL).update_norm == full
 
 
-def test_a_norm_that_the_server_would_measure_otherwise_is_not_reported() -> None:
+def test_a_norm_that_the_server_would_measure_otherwise_is_not_reported():
     """With noise or beyond its bound; and where a group scales the update, it would tell the group."""
     full = report("train", TRAIN, arrays=MODEL).update_norm
     assert full is not None
@@ -143,7 +141,7 @@ def test_a_norm_that_the_server_would_measure_otherwise_is_not_reported() -> Non
     assert report("train", scaled, {"private-group": 1}, arrays=MODEL).update_norm is None
 
 
-def test_with_noise_only_noisy_numbers_are_reported() -> None:
+def test_with_noise_only_noisy_numbers_are_reported():
     told = [report("train", EVERYTHING, NOISE, arrays=MODEL) for _ in range(20)]
     assert {each.gradient_variance for each in told} == {None}
     # Fresh each time, though the question is the same.
@@ -160,7 +158,7 @@ def test_with_noise_only_noisy_numbers_are_reported() -> None:
     assert measured.keys() == {"num-examples", "loss", "accuracy"}
 
 
-def test_noise_has_the_stated_size() -> None:
+def test_noise_has_the_stated_size():
     # ε = 50 at δ = .5: σ is a tenth of the bound or so, and the loss is far from both ends.
     node = {"noise-epsilon": 50.0, "noise-delta": 0.5, "loss-bound": 6.0}
     true = DIGITS.evaluate(MODEL, DATA).loss
@@ -169,7 +167,7 @@ def test_noise_has_the_stated_size() -> None:
     assert 0.2 < losses.std() < 1.2
 
 
-def test_the_node_config_takes_precedence_over_the_run_config() -> None:
+def test_the_node_config_takes_precedence_over_the_run_config():
     assert (
         report(LOSS, {"seed": 1}, run=NOISE, arrays=MODEL).loss
         != report(LOSS, {"seed": 1}, arrays=MODEL).loss
@@ -187,6 +185,6 @@ def test_the_node_config_takes_precedence_over_the_run_config() -> None:
         ({"noise-epsilon": 1.0, "noise-delta": 0.9}, r"delta = 0\.9"),
     ],
 )
-def test_a_wrong_budget_in_the_node_config_is_refused(node: dict[str, Any], message: str) -> None:
+def test_a_wrong_budget_in_the_node_config_is_refused(node, message):
     with pytest.raises(ValueError, match=message):
         say("train", TRAIN, node, arrays=MODEL)

@@ -1,15 +1,10 @@
 """Rounds over the ClientApp and the strategy, with every kind of message."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 
-import tasks
 from client.app import app
-from strategies import RoundRecord, SelectionStrategy
 from strategies.clients.reports import GROUP, INVITATION, STATUS, Report
 from strategies.flower.messages import write_report
 from strategies.options import Faults, Polling
@@ -18,10 +13,10 @@ from strategies.selectors.invitation import GroupMember
 
 from ..server.test_apps import DEFAULTS
 from ..support.client_app import DIGITS, TRAIN, record
-from ..support.toy_grid import Node, ToyGrid, node_of
+from ..support.toy_grid import ToyGrid, node_of
 
 
-def federation(strategy: SelectionStrategy, nodes: int = 6, **node: Any) -> tasks.Arrays:
+def federation(strategy, nodes=6, **node):
     """Train over client.app for 6 rounds; of lists in the node's config each node has its own element."""
     grid = ToyGrid(
         {
@@ -46,7 +41,7 @@ def federation(strategy: SelectionStrategy, nodes: int = 6, **node: Any) -> task
 
 
 # Kinds whose messages no other test sends to the ClientApp.
-STRATEGIES: dict[str, tuple[Callable[..., SelectionStrategy], dict[str, Any]]] = {
+STRATEGIES = {
     "pow-d, evaluated": (
         lambda **options: PowerOfChoice(3, **{**options, "polling": Polling(poll_with="evaluate")}),
         {},
@@ -62,9 +57,9 @@ STRATEGIES: dict[str, tuple[Callable[..., SelectionStrategy], dict[str, Any]]] =
 
 
 @pytest.mark.parametrize("kind", STRATEGIES)
-def test_every_kind_of_round_trains(kind: str) -> None:
+def test_every_kind_of_round_trains(kind):
     make, node = STRATEGIES[kind]
-    records: list[RoundRecord] = []
+    records = []
     strategy = make(
         min_available_clients=6,
         polling=Polling(ask_status=True, interval=0.01),
@@ -83,18 +78,18 @@ def test_every_kind_of_round_trains(kind: str) -> None:
         assert all(np.isfinite(record.feedback.gradient_variances).all() for record in records)
 
 
-def test_private_flics_makes_the_step_of_its_shares_over_time() -> None:
+def test_private_flics_makes_the_step_of_its_shares_over_time():
     """Three quarters of the weight are the first ten clients', a quarter that of the ten others."""
-    took_part: list[int] = []
+    took_part = []
 
-    def node(number: int) -> Node:
+    def node(number):
         member = GroupMember(int(number > 9), 2, 8.0, secret=number)
 
-        def answer(message: Message) -> Message:
+        def answer(message):
             kind, config = message.metadata.message_type, message.content.config_records.get("config")
             if kind == STATUS or config is None:
                 return Message(write_report(Report(client_id=f"c{number}", num_examples=1)), reply_to=message)
-            round = int(config["server-round"])  # type: ignore[arg-type]
+            round = int(config["server-round"])
             if kind == GROUP:
                 return Message(write_report(Report(group=member.report(round))), reply_to=message)
             if kind == INVITATION:

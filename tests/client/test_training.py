@@ -1,25 +1,21 @@
 """Local training in the ClientApp: its numbers, and what it reports about them."""
 
-from typing import Any
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import tasks
 from strategies.flower.messages import read_report
 from tasks.base import GradientVariance
-from tasks.federated_data import Dataset
 
 from ..support.client_app import DATA, DIGITS, MODEL, TRAIN, flat, moved, report, say, some_model
 
 
 @pytest.fixture(params=["digits", "digits-mlp"])
-def task(request: pytest.FixtureRequest) -> tasks.Task:
+def task(request):
     return tasks.create(request.param)
 
 
-def test_a_training_report_holds_its_norm_and_what_was_asked_for() -> None:
+def test_a_training_report_holds_its_norm_and_what_was_asked_for():
     told = report("train", TRAIN, arrays=MODEL)
     assert told.learning_rate == 0.5
     assert told.num_steps == 4
@@ -39,10 +35,10 @@ def test_a_training_report_holds_its_norm_and_what_was_asked_for() -> None:
     )  # measuring changes nothing
 
 
-def test_the_numbers_without_options_are_those_of_plain_sgd(task: tasks.Task) -> None:
+def test_the_numbers_without_options_are_those_of_plain_sgd(task):
     """Bit for bit: each option left out, or set to nothing, takes the same steps."""
     data, model = task.client_data(8, 10, seed=1), some_model(task)
-    settings: dict[str, Any] = {"learning_rate": 0.3, "steps": 12, "batch_size": 8, "seed": 5}
+    settings = {"learning_rate": 0.3, "steps": 12, "batch_size": 8, "seed": 5}
     plain = task.train(model, data, **settings)
     for options in (
         {"measure_variance": True},
@@ -55,7 +51,7 @@ def test_the_numbers_without_options_are_those_of_plain_sgd(task: tasks.Task) ->
     assert np.isnan(plain.gradient_variance)
 
 
-def gradients(task: tasks.Task, model: tasks.Arrays, data: Dataset, count: int) -> list[NDArray[np.float64]]:
+def gradients(task, model, data, count):
     """Return the gradients of mini-batches at one model, from steps of one each."""
     rate, found = 1e-2, []
     for seed in range(count):
@@ -64,7 +60,7 @@ def gradients(task: tasks.Task, model: tasks.Arrays, data: Dataset, count: int) 
     return found
 
 
-def test_the_variance_is_that_of_mini_batch_gradients(task: tasks.Task) -> None:
+def test_the_variance_is_that_of_mini_batch_gradients(task):
     data, model = task.client_data(8, 10, seed=1), some_model(task)
     # With a tiny rate the model hardly moves, and all batches are at one point.
     result = task.train(
@@ -76,15 +72,15 @@ def test_the_variance_is_that_of_mini_batch_gradients(task: tasks.Task) -> None:
     assert result.gradient_variance == pytest.approx(expected, rel=0.1)
 
 
-def test_one_batch_of_everything_varies_by_drift_alone(task: tasks.Task) -> None:
+def test_one_batch_of_everything_varies_by_drift_alone(task):
     data, model = task.client_data(8, 10, seed=1), some_model(task)
-    settings: dict[str, Any] = {"steps": 5, "batch_size": len(data), "seed": 0, "measure_variance": True}
+    settings = {"steps": 5, "batch_size": len(data), "seed": 0, "measure_variance": True}
     assert task.train(model, data, learning_rate=1e-6, **settings).gradient_variance < 1e-9
     once = task.train(model, data, learning_rate=0.1, **{**settings, "steps": 1})
     assert np.isnan(once.gradient_variance)
 
 
-def test_welford_agrees_with_two_passes() -> None:
+def test_welford_agrees_with_two_passes():
     rng = np.random.default_rng(0)
     stream = [{"a": rng.normal(5, 1, (3, 4)), "b": rng.normal(-100, 3, 7)} for _ in range(50)]
     variance = GradientVariance()
@@ -96,12 +92,12 @@ def test_welford_agrees_with_two_passes() -> None:
     assert np.isnan(variance.value)
 
 
-def test_a_control_is_added_to_each_gradient(task: tasks.Task) -> None:
+def test_a_control_is_added_to_each_gradient(task):
     data, model = task.client_data(8, 10, seed=1), some_model(task)
     rng = np.random.default_rng(1)
     control = {n: rng.normal(0, 0.1, a.shape).astype(np.float32) for n, a in model.items()}
     before = {name: array.copy() for name, array in control.items()}
-    settings: dict[str, Any] = {"learning_rate": 0.2, "batch_size": 8, "seed": 5}
+    settings = {"learning_rate": 0.2, "batch_size": 8, "seed": 5}
     one = task.train(model, data, steps=1, **settings)
     with_control = task.train(model, data, steps=1, control=control, **settings)
     assert flat(one.arrays) - flat(with_control.arrays) == pytest.approx(0.2 * flat(control), abs=1e-6)
@@ -112,9 +108,9 @@ def test_a_control_is_added_to_each_gradient(task: tasks.Task) -> None:
     assert flat(stays.arrays) == pytest.approx(flat(model), abs=1e-6)
 
 
-def test_the_proximal_term_pulls_back_to_where_training_began(task: tasks.Task) -> None:
+def test_the_proximal_term_pulls_back_to_where_training_began(task):
     data, model = task.client_data(8, 10, seed=1), some_model(task)
-    settings: dict[str, Any] = {"learning_rate": 0.1, "batch_size": 8, "seed": 5}
+    settings = {"learning_rate": 0.1, "batch_size": 8, "seed": 5}
     free = {k: task.train(model, data, steps=k, **settings).arrays for k in (1, 2)}
     held = {k: task.train(model, data, steps=k, proximal_mu=3.0, **settings).arrays for k in (1, 2, 60)}
     assert np.array_equal(flat(held[1]), flat(free[1]))  # the first step begins at w_t
@@ -126,7 +122,7 @@ def test_the_proximal_term_pulls_back_to_where_training_began(task: tasks.Task) 
     assert np.linalg.norm(flat(held[60]) - flat(model)) < 0.5 * np.linalg.norm(flat(far) - flat(model))
 
 
-def test_flowers_proximal_mu_and_a_control_reach_the_task() -> None:
+def test_flowers_proximal_mu_and_a_control_reach_the_task():
     control = {name: np.full_like(array, 0.01) for name, array in MODEL.items()}
     got = moved(say("train", {**TRAIN, "proximal-mu": 0.5}, arrays=MODEL, control=control))
     expected = DIGITS.train(
@@ -135,6 +131,6 @@ def test_flowers_proximal_mu_and_a_control_reach_the_task() -> None:
     assert all(np.array_equal(got[name], expected[name]) for name in MODEL)
 
 
-def test_a_control_that_does_not_fit_is_refused() -> None:
+def test_a_control_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"control has arrays .*: must be those of the model"):
         say("train", TRAIN, arrays=MODEL, control={"weight": MODEL["weight"]})

@@ -3,9 +3,7 @@
 import contextlib
 import socket
 import sqlite3
-from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from flwr.supercore import sql_mixin
@@ -14,16 +12,16 @@ from deploy.fleet import state, use
 from deploy.fleet.duties import presence
 from deploy.fleet.supernode import connection, node
 from deploy.flower.patches import retries, shared
-from tests.support.fleet import App, Node, SuperLink
+from tests.support.fleet import App, SuperLink
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _migrated_once() -> Iterator[None]:
+def _migrated_once():
     """Copy the tables of the first new database into later ones: Flower's migrations take 0.3 s for each."""
     run_migrations = sql_mixin.run_migrations
-    copies: list[tuple[Any, str]] = []  # the version, and the statements that make the tables
+    copies = []  # the version, and the statements that make the tables
 
-    def run(engine: Any) -> None:
+    def run(engine):
         with contextlib.closing(engine.raw_connection()) as connection:
             database = connection.driver_connection
             tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -42,23 +40,32 @@ def _migrated_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def _no_presence_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The threads of a test's own duties mark no node and log nothing once the test is over."""
-    made: list[presence.Presence] = []
+@pytest.fixture(scope="module", autouse=True, name="presences")
+def _presences_of_the_module():
+    made = []
     init = presence.Presence.__init__
 
-    def remember(self: presence.Presence, *given: Any) -> None:
+    def remember(self, *given):
         init(self, *given)
         made.append(self)
 
-    monkeypatch.setattr(presence.Presence, "__init__", remember)
-    yield
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(presence.Presence, "__init__", remember)
+        yield made
     for each in made:
         each._closing = True
 
 
-def _version_of(database: Any) -> Any:
+@pytest.fixture(autouse=True)
+def _no_presence_is_left(presences):
+    """The threads of a test's own duties mark no node and log nothing once the test is over."""
+    before = len(presences)  # those of the module's fixtures
+    yield
+    for each in presences[before:]:
+        each._closing = True
+
+
+def _version_of(database):
     try:
         return database.execute("SELECT version_num FROM alembic_version ORDER BY 1").fetchall()
     except sqlite3.OperationalError:  # a database of before Flower's migrations
@@ -66,7 +73,7 @@ def _version_of(database: Any) -> Any:
 
 
 @pytest.fixture(scope="session", name="superlink")
-def running_superlink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuperLink]:
+def running_superlink(tmp_path_factory):
     """Return a SuperLink that all attacks share."""
     running = SuperLink(tmp_path_factory.mktemp("superlink"))
     yield running
@@ -74,7 +81,7 @@ def running_superlink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supe
 
 
 @pytest.fixture
-def app(superlink: SuperLink) -> Iterator[App]:
+def app(superlink):
     """Return what a ServerApp sees of a new run on the SuperLink."""
     app = App(superlink)
     yield app
@@ -82,14 +89,14 @@ def app(superlink: SuperLink) -> Iterator[App]:
 
 
 @pytest.fixture(name="node")
-def online_node(superlink: SuperLink) -> Node:
+def online_node(superlink):
     found = superlink.node("node")
     found.activate()
     return found
 
 
 @pytest.fixture
-def taken_port() -> Iterator[int]:
+def taken_port():
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -97,7 +104,7 @@ def taken_port() -> Iterator[int]:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+def clock(monkeypatch):
     """Return a clock for the patches that only the test moves; it records their sleeps."""
     clock = SimpleNamespace(now=1000.0, slept=[])
     time = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda s: clock.slept.append(s))

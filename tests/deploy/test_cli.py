@@ -6,16 +6,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from datetime import datetime
 from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
 from pathlib import Path
-from typing import Any, NoReturn
 
 import click
 import pytest
 import typer
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import tasks.datasets
 from deploy import cli
@@ -24,8 +22,7 @@ from deploy.engines.superlink import RunningSuperLink
 from deploy.flower.app_folder import app_folder
 from deploy.hosting.server import Server
 from deploy.runs import comparison_setup, trials
-from deploy.runs.display import PlainDisplay
-from deploy.runs.trials import Trial, plan, read_plan, write_plan
+from deploy.runs.trials import plan, read_plan, write_plan
 from server.settings import CHECKPOINTS
 from strategies import extensions
 from strategies.checkpoint import Checkpoint, CheckpointFolder
@@ -34,7 +31,7 @@ from ..support.histories import write_history
 from ..support.processes import linux, simulate_here, wait_for
 
 
-def cohort(*arguments: str) -> Result:
+def cohort(*arguments):
     return CliRunner().invoke(cli.cli, arguments)
 
 
@@ -77,9 +74,7 @@ def cohort(*arguments: str) -> Result:
         ("--set seed=2", "set = seed=2: use --seed for this setting"),
     ],
 )
-def test_a_wrong_setting_is_refused_before_anything_starts(
-    tmp_path: Path, arguments: str, message: str
-) -> None:
+def test_a_wrong_setting_is_refused_before_anything_starts(tmp_path, arguments, message):
     for command in ("up", "simulate"):
         result = cohort(command, "--out", str(tmp_path / "run"), *arguments.split())
         assert result.exit_code == 2
@@ -89,9 +84,7 @@ def test_a_wrong_setting_is_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize(("engine", "warns"), [("ray", True), ("batched", False)])
-def test_a_simulation_that_every_local_user_can_command_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, warns: bool
-) -> None:
+def test_a_simulation_that_every_local_user_can_command_says_so(tmp_path, monkeypatch, engine, warns):
     monkeypatch.setattr("deploy.cli.RaySimulation", lambda *_, **__: None)
     monkeypatch.setattr("deploy.cli._compare", lambda *_, **__: None)
     result = cohort("simulate", "--engine", engine, "--out", str(tmp_path / "run"))
@@ -113,9 +106,7 @@ def test_a_simulation_that_every_local_user_can_command_says_so(
         ("--set eligible=tag:eu", "eligible = 'tag:eu': a batched simulation knows names and groups only"),
     ],
 )
-def test_what_a_batch_cannot_do_is_refused_before_anything_starts(
-    tmp_path: Path, arguments: str, message: str
-) -> None:
+def test_what_a_batch_cannot_do_is_refused_before_anything_starts(tmp_path, arguments, message):
     options = ("--engine", "batched", "--out", str(tmp_path / "run"))
     result = cohort("simulate", *options, *arguments.split())
     assert result.exit_code == 2
@@ -123,14 +114,14 @@ def test_what_a_batch_cannot_do_is_refused_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_port_in_use_is_refused_with_the_option_to_change_it(tmp_path: Path, taken_port: int) -> None:
+def test_a_port_in_use_is_refused_with_the_option_to_change_it(tmp_path, taken_port):
     result = cohort("up", "--out", str(tmp_path / "run"), "--port", str(taken_port))
     assert result.exit_code == 2
     assert f"port = {taken_port}: taken by another program; choose another with --port" in result.stderr
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_with_files_is_refused_and_not_changed(tmp_path: Path) -> None:
+def test_a_folder_with_files_is_refused_and_not_changed(tmp_path):
     (tmp_path / "mine").write_text("precious")
     result = cohort("up", "--out", str(tmp_path))
     assert result.exit_code == 2
@@ -139,7 +130,7 @@ def test_a_folder_with_files_is_refused_and_not_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["proc", "file", "long"])
-def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path, name):
     (tmp_path / "file").write_text("")
     out = {"proc": Path("/proc/nope"), "file": tmp_path / "file" / "run", "long": tmp_path / ("x" * 300)}[
         name
@@ -151,9 +142,7 @@ def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize("task", ["digits", "digits-mlp"])
-def test_a_missing_extra_is_named_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
-) -> None:
+def test_a_missing_extra_is_named_before_anything_starts(tmp_path, monkeypatch, task):
     if task == "digits-mlp":
         pytest.importorskip("torch")
     tasks.datasets._load.cache_clear()
@@ -164,9 +153,9 @@ def test_a_missing_extra_is_named_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
-def earlier(folder: Path, *, end: bool = False, rounds: int = 3) -> Path:
+def earlier(folder, *, end=False, rounds=3):
     """Write the files of a `cohort up` that was killed during its second trial."""
-    common: dict[str, Any] = {"num-clients": 4, "num-rounds": rounds, "clients-per-round": 2}
+    common = {"num-clients": 4, "num-rounds": rounds, "clients-per-round": 2}
     trials = plan(["md", "uniform"], {**common, "task": "digits", "seed": 7}, cli.app_folder(), folder)
     for number, trial in enumerate(trials):
         losses = [2.0] * (rounds + 1) if end or not number else [2.0]
@@ -187,7 +176,7 @@ def earlier(folder: Path, *, end: bool = False, rounds: int = 3) -> Path:
         ("--out elsewhere", "out = elsewhere: a resumed run must stay in its folder"),
     ],
 )
-def test_a_run_is_not_resumed_with_other_settings(tmp_path: Path, arguments: str, message: str) -> None:
+def test_a_run_is_not_resumed_with_other_settings(tmp_path, arguments, message):
     run = earlier(tmp_path / "run")
     before = sorted(run.rglob("*"))
     result = cohort("up", "--resume", str(run), *arguments.split())
@@ -197,7 +186,7 @@ def test_a_run_is_not_resumed_with_other_settings(tmp_path: Path, arguments: str
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"version": 2}', '{"version": 1, "trials": {"md": 3}}'])
-def test_a_folder_without_a_run_is_not_resumed(tmp_path: Path, text: str | None) -> None:
+def test_a_folder_without_a_run_is_not_resumed(tmp_path, text):
     if text is not None:
         (tmp_path / "run.json").write_text(text)
     result = cohort("up", "--resume", str(tmp_path))
@@ -206,12 +195,10 @@ def test_a_folder_without_a_run_is_not_resumed(tmp_path: Path, text: str | None)
     assert "holds no run.json" in result.stderr or "run.json: cannot be used: " in result.stderr
 
 
-def test_the_last_run_is_resumed_in_its_folder_and_finished_trials_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained: list[Trial] = []
+def test_the_last_run_is_resumed_in_its_folder_and_finished_trials_stay(tmp_path, monkeypatch):
+    trained = []
 
-    def train(cluster: NoCluster, trials: Sequence[Trial], watcher: PlainDisplay, *, at_once: bool) -> None:
+    def train(cluster, trials, watcher, *, at_once):
         trained.extend(trials)
 
     monkeypatch.chdir(tmp_path)
@@ -237,7 +224,7 @@ def test_the_last_run_is_resumed_in_its_folder_and_finished_trials_stay(
     assert [trial.run_config["num-rounds"] for trial in trained] == [5, 5]
 
 
-def test_a_finished_run_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "train", None)
     monkeypatch.setattr(cli, "LocalCluster", NoCluster)
     run = earlier(tmp_path / "run", end=True)
@@ -247,12 +234,10 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_cohort_server_run_resumes_with_the_settings_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submitted: list[dict[str, Any]] = []
+def test_cohort_server_run_resumes_with_the_settings_of_the_run(tmp_path, monkeypatch):
+    submitted = []
 
-    def submit(self: RunningSuperLink, config: dict[str, Any], name: str) -> NoReturn:
+    def submit(self, config, name):
         submitted.append(config)
         raise EngineError("Flower refused the run: no")
 
@@ -307,7 +292,7 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
         over, last_words, stopped = True, "the SuperLink does not know the run", False
         run_id = "17"
 
-        def close(self) -> None:
+        def close(self):
             pass
 
     monkeypatch.setattr(RunningSuperLink, "submit", lambda *_: Failed())
@@ -323,7 +308,7 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     assert result.stderr == f"to resume: cohort server run --resume {run} --dir {server.folder}\n"
     assert (run / "flower-run").read_text() == "17"
 
-    def end_unchanged(*_: object) -> Failed:
+    def end_unchanged(*_):
         reason = "UnchangedModelError: no round changed the model: all 1 were skipped"
         with (run / "history.jsonl").open("a") as history:
             history.write(json.dumps({"type": "error", "rounds": 1, "reason": reason}) + "\n")
@@ -335,11 +320,11 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
 
     class Interrupted(Failed):
         @property
-        def over(self) -> bool:  # type: ignore[override]
+        def over(self):
             raise KeyboardInterrupt
 
-    def follow(self: RunningSuperLink, config: dict[str, Any], name: str) -> Interrupted:
-        self.runs.append(run := Interrupted())  # type: ignore[arg-type]
+    def follow(self, config, name):
+        self.runs.append(run := Interrupted())
         return run
 
     monkeypatch.setattr(RunningSuperLink, "submit", follow)
@@ -353,17 +338,15 @@ class Frozen(datetime):
     """A clock that stands still."""
 
     @classmethod
-    def now(cls, tz: Any = None) -> "Frozen":
+    def now(cls, tz=None):
         return cls(2026, 1, 2, 3, 4, 5)
 
 
 @pytest.mark.slow
-def test_two_runs_of_a_server_in_the_same_second_have_folders_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folders: list[str] = []
+def test_two_runs_of_a_server_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    folders = []
 
-    def submit(self: RunningSuperLink, config: dict[str, Any], name: str) -> NoReturn:
+    def submit(self, config, name):
         folders.append(config["output-dir"])
         if len(folders) == 1:
             Path(config["output-dir"], "history.jsonl").touch()
@@ -383,9 +366,7 @@ def test_two_runs_of_a_server_in_the_same_second_have_folders_of_their_own(
     assert [each.name for each in runs.iterdir()] == ["2026-01-02_03-04-05"]  # the second holds nothing
 
 
-def test_two_comparisons_in_the_same_second_have_folders_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_comparisons_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trials, "datetime", Frozen)
     monkeypatch.setattr(cli, "LocalCluster", NoCluster)
@@ -400,17 +381,15 @@ def test_two_comparisons_in_the_same_second_have_folders_of_their_own(
     assert read_plan(plans[1].parent)[0].run_config["output-dir"] == str(plans[1].parent / "forecast")
 
 
-def save_checkpoint(run: Path, number: int) -> None:
+def save_checkpoint(run, number):
     folder = CheckpointFolder(run / CHECKPOINTS)
     assert folder.save(Checkpoint(number, {}, {}))
     folder.release()
 
 
-def test_a_comparison_says_how_to_resume_it_only_if_that_helps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_says_how_to_resume_it_only_if_that_helps(tmp_path, monkeypatch):
     class Dies(NoCluster):
-        def __enter__(self) -> NoReturn:
+        def __enter__(self):
             raise EngineError("the SuperLink ended")
 
     monkeypatch.setattr(cli, "LocalCluster", Dies)
@@ -429,9 +408,7 @@ def test_a_comparison_says_how_to_resume_it_only_if_that_helps(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_comparison_with_keys_in_a_folder_of_another_user_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_with_keys_in_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "LocalCluster", NoCluster)
     monkeypatch.setattr(cli, "_compare", lambda *_, **__: None)
     run = tmp_path / "run"
@@ -449,20 +426,18 @@ class NoCluster:
 
     started = ""
 
-    def __init__(self, folder: Path, *_: object, **__: object) -> None:
+    def __init__(self, folder, *_, **__):
         self.folder = folder
 
-    def __enter__(self) -> "NoCluster":
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         pass
 
 
-def test_a_run_without_training_fails_with_its_reason_and_lists_no_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def train(cluster: NoCluster, trials: Sequence[Trial], watcher: PlainDisplay, *, at_once: bool) -> None:
+def test_a_run_without_training_fails_with_its_reason_and_lists_no_models(tmp_path, monkeypatch):
+    def train(cluster, trials, watcher, *, at_once):
         for trial in trials:
             folder = cluster.folder / trial.name
             write_history(folder, [2.0], end=False, error="RuntimeError: nobody answered")
@@ -479,10 +454,8 @@ def test_a_run_without_training_fails_with_its_reason_and_lists_no_models(
     assert f"histories  {tmp_path}/run/*/history.jsonl" in result.stdout
 
 
-def test_plot_draws_the_trials_in_the_order_of_their_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[str] = []
+def test_plot_draws_the_trials_in_the_order_of_their_start(tmp_path, monkeypatch):
+    drawn = []
     monkeypatch.setattr(cli, "draw", lambda trials, path: drawn.extend(trial.label for trial in trials))
     names = ["uniform", "md", "adaptive-osmd", "delta"]  # as given; not sorted
     for name, millisecond in zip(names, (7, 40, 123, 999), strict=True):
@@ -492,7 +465,7 @@ def test_plot_draws_the_trials_in_the_order_of_their_start(
     assert drawn == names
 
 
-def test_each_trial_has_its_settings_and_its_folder(tmp_path: Path) -> None:
+def test_each_trial_has_its_settings_and_its_folder(tmp_path):
     trials = plan(
         ["md", "adaptive-osmd:alpha=0.4,learning-rate-multiplier=100"],
         {"seed": 7},
@@ -510,7 +483,7 @@ def test_each_trial_has_its_settings_and_its_folder(tmp_path: Path) -> None:
     ]
 
 
-def test_plot_needs_only_the_histories(tmp_path: Path) -> None:
+def test_plot_needs_only_the_histories(tmp_path):
     write_history(tmp_path / "run" / "uniform", [2.0, 1.5, 1.0])
     write_history(tmp_path / "run" / "md", [2.0, 1.2, 0.9], "md")
     run = shutil.move(tmp_path / "run", tmp_path / "elsewhere")  # nothing in it depends on the place
@@ -521,7 +494,7 @@ def test_plot_needs_only_the_histories(tmp_path: Path) -> None:
     assert str(tmp_path / "elsewhere" / "cohort.png") in result.stdout
 
 
-def test_plot_and_advise_take_the_folder_of_one_run(tmp_path: Path) -> None:
+def test_plot_and_advise_take_the_folder_of_one_run(tmp_path):
     """`cohort server run` prints this folder."""
     run = tmp_path / "runs" / "2026-01-01"
     write_history(run, [2.0, 1.0, 0.5], "md")
@@ -533,7 +506,7 @@ def test_plot_and_advise_take_the_folder_of_one_run(tmp_path: Path) -> None:
     assert "holds no history" not in cohort("advise", str(run)).stderr
 
 
-def test_last_is_the_newest_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_is_the_newest_comparison(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for command in ("plot", "advise", "page"):
         result = cohort(command, "last")
@@ -549,7 +522,7 @@ def test_last_is_the_newest_comparison(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @linux
-def test_a_signal_ends_a_run_with_a_word_and_the_command_to_resume(tmp_path: Path) -> None:
+def test_a_signal_ends_a_run_with_a_word_and_the_command_to_resume(tmp_path):
     arguments = ["simulate", "--engine", "batched", "--num-rounds", "100000", "--out", str(tmp_path / "run")]
     command = [sys.executable, "-c", "from deploy.command import main; main()", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -561,9 +534,7 @@ def test_a_signal_ends_a_run_with_a_word_and_the_command_to_resume(tmp_path: Pat
     assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_a_resume_says_that_it_waits_for_the_processes_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resume_says_that_it_waits_for_the_processes_of_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(comparison_setup, "processes_with", lambda *_: [1])
     monkeypatch.setattr(comparison_setup, "RECLAIM_TIMEOUT", 0.01)
     with pytest.raises(ValueError, match="this run is still going on; stop it first"):
@@ -571,19 +542,19 @@ def test_a_resume_says_that_it_waits_for_the_processes_of_the_run(
     assert capsys.readouterr().err == f"resume = {tmp_path}: waiting up to 0.01 s for its processes\n"
 
 
-def test_plot_refuses_a_folder_without_histories(tmp_path: Path) -> None:
+def test_plot_refuses_a_folder_without_histories(tmp_path):
     result = cohort("plot", str(tmp_path))
     assert result.exit_code == 2
     assert f"{tmp_path}: holds no history" in result.stderr
 
 
 def test_commands_of_other_packages_are_found_and_a_broken_one_fails_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     extra = typer.Typer()
 
     @extra.command(help="From another package.")
-    def hello() -> None:
+    def hello():
         typer.echo("hello")
 
     monkeypatch.setattr(sys.modules[__name__], "EXTRA", extra, raising=False)
@@ -604,16 +575,16 @@ def test_commands_of_other_packages_are_found_and_a_broken_one_fails_alone(
     assert cohort("nope").exit_code == 2
 
 
-def test_bench_is_registered() -> None:
+def test_bench_is_registered():
     assert "bench" in entry_points(group=cli.COMMANDS).names
 
 
-def test_version() -> None:
+def test_version():
     assert cohort("--version").stdout == f"cohort {version('cohort-app')} (Flower {version('flwr')})\n"
 
 
 @pytest.mark.parametrize("command", ["up", "simulate"])
-def test_an_option_that_is_given_twice_is_refused(command: str, tmp_path: Path) -> None:
+def test_an_option_that_is_given_twice_is_refused(command, tmp_path):
     """`--seed 1 --seed 2` trained with seed 2 only."""
     result = cohort(command, "--seed", "1", "--seed", "2", "--out", str(tmp_path / "run"))
     assert result.exit_code == 2
@@ -624,7 +595,7 @@ def test_an_option_that_is_given_twice_is_refused(command: str, tmp_path: Path) 
     assert "more than once" not in cohort(command, *repeated, "--rounds", "0").stderr
 
 
-def test_one_number_for_seeds_is_refused() -> None:
+def test_one_number_for_seeds_is_refused():
     """`--seeds 0` trained with seed 0, and `--seeds 5` with seed 5 only."""
     for seeds in ("0", "5"):
         refused = cohort("up", "--seeds", seeds)
@@ -632,7 +603,7 @@ def test_one_number_for_seeds_is_refused() -> None:
         assert refused.stderr == f"seeds = '{seeds}': must be like 1-5 or 1,3,7-9; for one seed use --seed\n"
 
 
-def commands_with_options(command: Any, path: str = "cohort") -> Iterator[tuple[str, click.Option]]:
+def commands_with_options(command, path="cohort"):
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
@@ -641,7 +612,7 @@ def commands_with_options(command: Any, path: str = "cohort") -> Iterator[tuple[
         yield from ((path, each) for each in command.params if isinstance(each, click.Option))
 
 
-def test_no_option_takes_nan_or_infinity() -> None:
+def test_no_option_takes_nan_or_infinity():
     """`cohort client join` refuses them in `deploy.device.state.Settings`."""
     floats = [
         (path, option)
@@ -657,7 +628,7 @@ def test_no_option_takes_nan_or_infinity() -> None:
 
 
 @pytest.mark.slow
-def test_seeds_repeat_the_comparison_and_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_repeat_the_comparison_and_are_resumed(tmp_path, monkeypatch):
     simulate_here(monkeypatch)
     run = tmp_path / "run"
     common = ("simulate", "--engine", "batched", "--clients", "4", "--per-round", "2")
@@ -680,14 +651,11 @@ def test_seeds_repeat_the_comparison_and_are_resumed(tmp_path: Path, monkeypatch
     assert "seeds = '2-1': must be like 1-5" in cohort(*common, "--seeds", "2-1").stderr
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
-    settings: dict[str, Any] = json.loads((folder / "history.jsonl").read_text().splitlines()[0])
-    return settings
+def read_settings(folder):
+    return json.loads((folder / "history.jsonl").read_text().splitlines()[0])
 
 
-def test_a_resume_takes_the_settings_of_the_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resume_takes_the_settings_of_the_run_again(tmp_path, monkeypatch):
     """A path was compared with the absolute one, and a wrong num-rounds made the folder useless."""
     simulate_here(monkeypatch)
     monkeypatch.chdir(tmp_path)
@@ -702,7 +670,7 @@ def test_a_resume_takes_the_settings_of_the_run_again(
     assert again.exit_code == 0, again.stderr
 
 
-def test_a_simulation_is_resumed_with_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulation_is_resumed_with_its_engine(tmp_path, monkeypatch):
     simulate_here(monkeypatch)
     run = tmp_path / "run"
     size = ["--clients", "3", "--per-round", "2", "--rounds", "1", "--selector", "md", "--quiet"]

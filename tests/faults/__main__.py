@@ -1,17 +1,15 @@
 """``python -m tests.faults --seed N`` replays one history; ``--seeds A:B`` plays many."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time
 
-from .play import Outcome, play
+from .play import play
 
 _SHOWN = 3  # failing seeds that are printed in full
 
 
-def main() -> int:
+def main():
     """Play the given seeds; return 0 if all invariants hold, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     which = parser.add_mutually_exclusive_group(required=True)
@@ -37,7 +35,7 @@ def main() -> int:
     return int(bool(failed))
 
 
-def tell(outcome: Outcome) -> str:
+def tell(outcome):
     """Return a history as text, with the command that replays it."""
     lines = [*outcome.script.lines(), *outcome.story]
     if outcome.error:

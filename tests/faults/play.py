@@ -1,15 +1,11 @@
 """Plays a script without kills of the server and with them; the results must be equal."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord
@@ -18,12 +14,9 @@ from flwr.common.logger import FLOWER_LOGGER
 from strategies.checkpoint import CheckpointFolder
 from strategies.options import Checkpoints
 
-from .script import Kill, Script, draw, initial_arrays
+from .script import Script, draw, initial_arrays
 from .watch import BrokenError, Watch, require_same
 from .world import KilledError, World
-
-if TYPE_CHECKING:
-    from strategies import RoundRecord, SelectionStrategy
 
 _IN_MEMORY = Path("/dev/shm")  # its files use no disk
 
@@ -47,9 +40,9 @@ class Outcome:
     story: list[str]
 
 
-def play(seed: int) -> Outcome:
+def play(seed):
     """Draw the script of a seed, play it and check it."""
-    story: list[str] = []
+    story = []
     with _quiet(), np.errstate(all="ignore"), _folder() as folder:
         script = draw(seed)
         try:
@@ -60,7 +53,7 @@ def play(seed: int) -> Outcome:
     return Outcome(script, "", story)
 
 
-def _play(script: Script, folder: Path, story: list[str]) -> None:
+def _play(script, folder, story):
     story.append("without kills")
     watch = _History(script, (), folder / "undisturbed" if script.kills else None, story).run()
     if not script.kills:
@@ -76,7 +69,7 @@ def _play(script: Script, folder: Path, story: list[str]) -> None:
     _compare_states(folder / "undisturbed", folder / "killed")
 
 
-def _compare_states(one: Path, other: Path) -> None:
+def _compare_states(one, other):
     """Compare the last checkpoints: they hold everything that later rounds depend on."""
     a, b = CheckpointFolder(one).newest(), CheckpointFolder(other).newest()
     if a is None or b is None:
@@ -95,7 +88,7 @@ def _compare_states(one: Path, other: Path) -> None:
         raise BrokenError(f"after kills the result {path} is {found}, was {was}")
 
 
-def _differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def _differences(one, other, path=""):
     """Yield the differences between two JSON objects: path and both values."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         for key in one:
@@ -110,9 +103,7 @@ def _differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, An
 class _History:
     """One history; each kill starts another server process."""
 
-    def __init__(
-        self, script: Script, kills: tuple[Kill, ...], folder: Path | None, story: list[str]
-    ) -> None:
+    def __init__(self, script, kills, folder, story):
         self.script = script
         self.folder = folder
         self.story = story
@@ -121,9 +112,9 @@ class _History:
         self.world = World(script, kills)
         self.watch = Watch(script, arrays)
         self._saved = 0  # the last round that must have a checkpoint
-        self._strategy: SelectionStrategy | None = None
+        self._strategy = None
 
-    def run(self) -> Watch:
+    def run(self):
         """Play the history to its end."""
         while True:
             try:
@@ -134,7 +125,7 @@ class _History:
                 self.watch.run_is_over(self.script.num_rounds)
                 return self.watch
 
-    def _process(self) -> None:
+    def _process(self):
         """Run a server process until it finishes or is killed."""
         options = {
             "checkpoints": None if self.folder is None else Checkpoints(self.folder, resume=True),
@@ -161,7 +152,7 @@ class _History:
         if not result.arrays:
             raise BrokenError("the result has no model")
 
-    def _die(self, kill: Kill) -> None:
+    def _die(self, kill):
         self.story.append(f"  the server is killed in round {kill.round}: {kill.moment}")
         if self.folder is None:
             return
@@ -174,13 +165,13 @@ class _History:
         self.watch.resumed(self._saved)
         self.world.resume(self._saved + 1)
 
-    def _on_round(self, record: RoundRecord) -> None:
+    def _on_round(self, record):
         assert self._strategy is not None
         self.story += _told(record, self._strategy)
         self.watch.round_is_over(record, self._strategy, self.world)
         self.world.kill("aggregated", record.round)
 
-    def _evaluate(self, number: int, arrays: ArrayRecord) -> MetricRecord:
+    def _evaluate(self, number, arrays):
         model = {name: array.numpy() for name, array in arrays.items()}
         self.watch.model_is(number, model, self.world)
         self.world.kill("saving", number)
@@ -190,7 +181,7 @@ class _History:
         return MetricRecord({"sum": float(sum(array.sum(dtype=np.float64) for array in model.values()))})
 
 
-def _damage(file: Path, share: float) -> None:
+def _damage(file, share):
     """Truncate a file or corrupt a part of it."""
     content = bytearray(file.read_bytes())
     at = int(share * len(content))
@@ -201,7 +192,7 @@ def _damage(file: Path, share: float) -> None:
     file.write_bytes(content)
 
 
-def _told(record: RoundRecord, strategy: SelectionStrategy) -> list[str]:
+def _told(record, strategy):
     """Return a record as text."""
     name, selection = strategy.roster.id_of, record.selection
     chosen = ", ".join(
@@ -217,7 +208,7 @@ def _told(record: RoundRecord, strategy: SelectionStrategy) -> list[str]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet():
     """Silence Flower's log, and exclude existing objects from garbage collection, which is costly."""
     before = FLOWER_LOGGER.level
     FLOWER_LOGGER.setLevel(logging.CRITICAL + 1)
@@ -230,6 +221,6 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def _folder():
     with tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None) as folder:
         yield Path(folder)

@@ -1,8 +1,6 @@
 """The events of a history, drawn from a seed."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
@@ -24,7 +22,7 @@ TOO_LATE = 4 * DEADLINE
 REGISTERED = "registered-"
 """Prefix of the names given by the operator."""
 
-SERVER_STRATEGIES: dict[str, Callable[..., Any]] = {
+SERVER_STRATEGIES = {
     "FedAvg": flower.FedAvg,
     "FedAvgM": lambda **kw: flower.FedAvgM(server_momentum=0.9, **kw),
     "FedAdam": flower.FedAdam,
@@ -155,7 +153,7 @@ class Script:
     evaluate: float
 
     @property
-    def between_rounds(self) -> float:
+    def between_rounds(self):
         """Duration of an evaluation, in seconds.
 
         Long enough that a node with a disputed identity is registered after some rounds. With kills, too
@@ -163,11 +161,11 @@ class Script:
         """
         return 1.0 if self.kills else 32.0
 
-    def strategy(self, **more: Any) -> SelectionStrategy:
+    def strategy(self, **more):
         """Return a fresh strategy with the script's settings and ``more``."""
         return _strategy({**self.options, **more}, self.evaluate)
 
-    def lines(self) -> list[str]:
+    def lines(self):
         """Return the script as text."""
         lines = [f"seed {self.seed}: {self.num_rounds} rounds"]
         lines += [f"  {name} = {value!r}" for name, value in self.options.items()]
@@ -196,7 +194,7 @@ class Script:
         return lines
 
 
-def draw(seed: int) -> Script:
+def draw(seed):
     """Draw the script of a seed.
 
     The members needed for the quorum are online, available and identified in each round, so that no run ends
@@ -227,7 +225,7 @@ def draw(seed: int) -> Script:
     usual = rng.sample((*UNANSWERED, *GARBAGE, *ODD, *LIES), rng.randint(1, 6))
     grid = [(round, member) for round in range(1, num_rounds + 1) for member in range(len(members))]
 
-    def some(kinds: Any, rate: float) -> dict[tuple[int, int], str]:
+    def some(kinds, rate):
         return {each: rng.choice(kinds) for each in grid if rng.random() < rate}
 
     everything = (*UNANSWERED, *rng.sample(GARBAGE, 3), *ODD, *LIES)
@@ -264,7 +262,7 @@ def draw(seed: int) -> Script:
     return replace(script, options={**options, "guard": level})
 
 
-def _status_fault(rng: Random, num_rounds: int, num_kills: int) -> tuple[str, int]:
+def _status_fault(rng, num_rounds, num_kills):
     """Draw the fault of a member's status replies.
 
     The server repeats unanswered queries soon, then ever more rarely, and does not repeat answered ones. A
@@ -277,7 +275,7 @@ def _status_fault(rng: Random, num_rounds: int, num_kills: int) -> tuple[str, in
     return fault, num_rounds
 
 
-def _member(rng: Random, number: int) -> Member:
+def _member(rng, number):
     named = rng.random() < 0.2
     return Member(
         claim=None if rng.random() < 0.05 else f"client-{number:02d}",
@@ -287,17 +285,15 @@ def _member(rng: Random, number: int) -> Member:
     )
 
 
-def _comings_and_goings(
-    rng: Random, members: list[Member], num_rounds: int, solid: int
-) -> tuple[list[dict[int, int]], set[tuple[int, int]]]:
+def _comings_and_goings(rng, members, num_rounds, solid):
     """Return the nodes of each round and the ghosts; append joining clients to the members.
 
     The first ``solid`` members are always online, but their node ids may change.
     """
     now = {rng.randrange(10, 10**6): member for member in range(len(members))}
-    away: list[int] = []
+    away = []
     rounds = [dict(now)]
-    ghosts: set[tuple[int, int]] = set()
+    ghosts = set()
     restless = rng.choice((0.0, 0.1, 0.4))
     for round in range(2, num_rounds + 1):
         for ghost in [node for at, node in ghosts if at == round - 1]:
@@ -331,15 +327,15 @@ def _comings_and_goings(
     return rounds, ghosts
 
 
-def _options(rng: Random, num_clients: int, num_rounds: int) -> tuple[dict[str, Any], float]:
+def _options(rng, num_clients, num_rounds):
     k = rng.randint(1, min(num_clients, 5))
     selector = rng.choice(accepted_selectors())
     settings = dict(_SETTINGS.get(selector, {}))
     for name in sorted(selectors.selector_type(selector).allowed_settings()):
         if name == "replacement":
             settings[name] = rng.random() < 0.7
-    guard: Any = rng.choice((True, True, False, {"strikes": 1, "memory": 2, "quarantine": rng.randint(1, 3)}))
-    options: dict[str, Any] = {
+    guard = rng.choice((True, True, False, {"strikes": 1, "memory": 2, "quarantine": rng.randint(1, 3)}))
+    options = {
         "selector": selector,
         "clients_per_round": k,
         "selector_settings": settings,
@@ -379,14 +375,12 @@ def _options(rng: Random, num_clients: int, num_rounds: int) -> tuple[dict[str, 
 _FAULTS = ("quorum", "over_selection", "correction", "guard")
 _POLLING = ("ask_status", "poll_with")
 _OVERRIDES = ("client_sizes", "client_settings")
-_SETTINGS: dict[str, dict[str, Any]] = {"flics-private": {"group_shares": (0.5, 0.5)}}
-_CLIENT_SETTINGS: dict[str, dict[str, Any]] = {
-    "lipschitz-is": {"lipschitz": {"client-00": 1.0, "client-01": 5.0, "client-03": 20.0}}
-}
+_SETTINGS = {"flics-private": {"group_shares": (0.5, 0.5)}}
+_CLIENT_SETTINGS = {"lipschitz-is": {"lipschitz": {"client-00": 1.0, "client-01": 5.0, "client-03": 20.0}}}
 
 
 @cache
-def accepted_selectors() -> tuple[str, ...]:
+def accepted_selectors():
     """Return the selectors that do not need all updates in advance."""
     accepted = []
     for name in selectors.available():
@@ -403,7 +397,7 @@ def accepted_selectors() -> tuple[str, ...]:
     return tuple(accepted)
 
 
-def _strategy(options: Mapping[str, Any], evaluate: float) -> SelectionStrategy:
+def _strategy(options, evaluate):
     made = dict(options)
     make = SERVER_STRATEGIES[made["server_strategy"]]
     made["server_strategy"] = make(fraction_evaluate=evaluate)
@@ -418,7 +412,7 @@ def _strategy(options: Mapping[str, Any], evaluate: float) -> SelectionStrategy:
     )
 
 
-def initial_arrays(seed: int) -> dict[str, np.ndarray[Any, Any]]:
+def initial_arrays(seed):
     """Return the initial model: tiny, with a matrix in column order and a 0-d array."""
     first = np.float32(seed % 7) / 7
     return {"w": np.full((2, 2), first, np.float32, order="F"), "b": np.array(0.5)}

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from strategies.checkpoint import CheckpointFolder
 from strategies.clients.roster import Roster
 from strategies.flower import exchanges
-from strategies.flower.unreadable_replies import readable
+from strategies.flower.exchanges import readable
 from strategies.rounds.aggregation import Model
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.response_rates import ResponseRates
@@ -21,25 +20,25 @@ from tests.faults.play import play
 from tests.faults.script import KILLS, accepted_selectors, draw
 
 
-def hold(seeds: range) -> None:
+def hold(seeds):
     """Play histories; the first that violates an invariant is printed in full."""
     for seed in seeds:
         outcome = play(seed)
         assert not outcome.error, f"\n{tell(outcome)}"
 
 
-def test_fifty_histories_hold() -> None:
+def test_fifty_histories_hold():
     hold(range(50))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(50, 2_050, 250))
-def test_two_thousand_histories_hold(first: int) -> None:
+def test_two_thousand_histories_hold(first):
     """A defect that breaks one history of 668 is found with a probability of 95 %."""
     hold(range(first, first + 250))
 
 
-def test_a_seed_is_a_history() -> None:
+def test_a_seed_is_a_history():
     one, other = draw(17), draw(17)
     assert one == other
     assert one != draw(18)
@@ -47,7 +46,7 @@ def test_a_seed_is_a_history() -> None:
     assert first.story == second.story
 
 
-def test_the_histories_of_make_test_cover_all_options() -> None:
+def test_the_histories_of_make_test_cover_all_options():
     scripts = [draw(seed) for seed in range(300)]
     assert {script.options["selector"] for script in scripts} == set(accepted_selectors())
     assert set(accepted_selectors()) > {"adaptive-osmd", "pow-d", "flics", "flics-private", "forecast"}
@@ -66,36 +65,36 @@ def test_the_histories_of_make_test_cover_all_options() -> None:
 Broken = Callable[[pytest.MonkeyPatch], None]
 
 
-def weights_are_not_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
-    def finalize(self: Selector, selection: Any, responded: Any) -> Any:
+def weights_are_not_corrected(monkeypatch):
+    def finalize(self, selection, responded):
         return np.where(responded, selection.weights, 0.0)
 
     monkeypatch.setattr(Selector, "finalize", finalize)
 
 
-def an_answer_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def an_answer_counts_twice(monkeypatch):
     fold = Model.fold
 
-    def twice(self: Model, updates: Any) -> Any:
+    def twice(self, updates):
         updates = list(updates)
         return fold(self, updates + updates[:1])
 
     monkeypatch.setattr(Model, "fold", twice)
 
 
-def the_last_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def the_last_answer_counts(monkeypatch):
     monkeypatch.setattr(exchanges, "readable", lambda replies: list(readable(replies))[::-1])
 
 
-def clients_are_renumbered(monkeypatch: pytest.MonkeyPatch) -> None:
+def clients_are_renumbered(monkeypatch):
     ids = Roster.ids
     monkeypatch.setattr(Roster, "ids", lambda self: sorted(ids(self), reverse=len(self) > 6))
 
 
-def the_unwilling_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def the_unwilling_are_asked(monkeypatch):
     available = Roster.available
 
-    def all_of_them(self: Roster, node_ids: Any) -> Any:
+    def all_of_them(self, node_ids):
         unavailable, self._unavailable = self._unavailable, set()
         try:
             return available(self, node_ids)
@@ -105,24 +104,24 @@ def the_unwilling_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Roster, "available", all_of_them)
 
 
-def a_part_is_not_loaded(part: type) -> Broken:
+def a_part_is_not_loaded(part):
     return lambda monkeypatch: monkeypatch.setattr(part, "load_state_dict", lambda self, state: None)
 
 
-def failures_have_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def failures_have_no_reason(monkeypatch):
     finish = RoundLogic.finish
 
-    def silent(self: RoundLogic, *given: Any) -> Any:
+    def silent(self, *given):
         outcome = finish(self, *given)
         return replace(outcome, record=replace(outcome.record, failures={}))
 
     monkeypatch.setattr(RoundLogic, "finish", silent)
 
 
-def the_checkpoint_is_of_the_round_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def the_checkpoint_is_of_the_round_before(monkeypatch):
     newest = CheckpointFolder.newest
 
-    def older(self: CheckpointFolder, fingerprint: Any = None) -> Any:
+    def older(self, fingerprint=None):
         rounds = self.rounds()
         if len(rounds) > 1:
             self._file(rounds[-1]).unlink()
@@ -132,7 +131,7 @@ def the_checkpoint_is_of_the_round_before(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # Each with the seed at which the search begins: the first that finds it today.
-DEFECTS: dict[str, tuple[Broken, int]] = {
+DEFECTS = {
     "weights are not corrected": (weights_are_not_corrected, 6),
     "an answer counts twice": (an_answer_counts_twice, 37),
     "the last answer counts": (the_last_answer_counts, 122),
@@ -147,7 +146,7 @@ DEFECTS: dict[str, tuple[Broken, int]] = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_a_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_found(defect, monkeypatch):
     broken, first = DEFECTS[defect]
     broken(monkeypatch)
     found = next((outcome for outcome in map(play, range(first, 200)) if outcome.error), None)
@@ -158,10 +157,8 @@ def test_a_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert f"selector = {found.script.options['selector']!r}" in told
 
 
-def test_the_command_plays_one_seed_and_many(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def run(*given: str) -> str:
+def test_the_command_plays_one_seed_and_many(monkeypatch, capsys):
+    def run(*given):
         monkeypatch.setattr("sys.argv", ["tests.faults", *given])
         assert main() == 0
         return capsys.readouterr().out

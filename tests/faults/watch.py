@@ -1,25 +1,16 @@
 """Invariants of each round, checked against the actual replies of the clients."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strategies.selectors import Selector
 
 from .script import LIES, REGISTERED
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from strategies import RoundRecord, SelectionStrategy
-
-    from .script import Script
-    from .world import World
 
 Arrays = Mapping[str, "NDArray[Any]"]
 
@@ -46,21 +37,21 @@ class Watch:
         The model after each round; 0: the initial model.
     """
 
-    def __init__(self, script: Script, arrays: Arrays) -> None:
+    def __init__(self, script, arrays):
         self.script = script
-        self.records: dict[int, RoundRecord] = {}
-        self.models: dict[int, Arrays] = {0: arrays}
+        self.records = {}
+        self.models = {0: arrays}
         self._last = 0
-        self._ids: dict[int, list[str]] = {0: []}  # the roster after each round
-        self._member: dict[int, int] = {}  # of each client chosen in the last round
+        self._ids = {0: []}  # the roster after each round
+        self._member = {}  # of each client chosen in the last round
 
-    def resumed(self, round: int) -> None:
+    def resumed(self, round):
         """Continue after this round; repeated rounds must be equal to the earlier ones."""
         self._last = round
 
     # --- a round ---------------------------------------------------------------------------------------
 
-    def round_is_over(self, record: RoundRecord, strategy: SelectionStrategy, world: World) -> None:
+    def round_is_over(self, record, strategy, world):
         """Check a record passed to `on_round`."""
         number, feedback, selection = record.round, record.feedback, record.selection
         if number != self._last + 1:
@@ -101,7 +92,7 @@ class Watch:
             require_same(before, record, f"round {number}, played again,")
         self.records[number] = record
 
-    def _check_roster(self, strategy: SelectionStrategy, world: World) -> None:
+    def _check_roster(self, strategy, world):
         roster = strategy.roster
         ids = roster.ids()
         if len(set(ids)) != len(ids):
@@ -111,7 +102,7 @@ class Watch:
             raise BrokenError(f"clients were renumbered: {before} -> {ids}")
         self._ids[world.round] = ids
         claims = [member.claim for member in self.script.members]
-        seen: set[int] = set()
+        seen = set()
         for node_id in world.get_node_ids():
             client, member = roster.client_at(node_id), world.member_at(node_id)
             if client is None:
@@ -130,7 +121,7 @@ class Watch:
                 if known != right:
                     raise BrokenError(f"node {node_id} is {right}, and known as {known}")
 
-    def _check_probabilities(self, strategy: SelectionStrategy) -> None:
+    def _check_probabilities(self, strategy):
         p = strategy.selector.probabilities
         count = len(strategy.roster)
         if p.shape != (count,):
@@ -140,9 +131,7 @@ class Watch:
         if not (abs(p.sum() - 1) < 1e-9):
             raise BrokenError(f"probabilities sum to {p.sum()}")
 
-    def _check_asked(
-        self, clients: list[int], record: RoundRecord, strategy: SelectionStrategy, world: World
-    ) -> None:
+    def _check_asked(self, clients, record, strategy, world):
         """Check that exactly the selected clients were sent one TRAIN message, and were online."""
         self._member = {}
         for client in clients:
@@ -161,7 +150,7 @@ class Watch:
                 f"{len(record.quarantined)} quarantined"
             )
 
-    def _check_failures(self, record: RoundRecord, clients: list[int], responded: set[int]) -> None:
+    def _check_failures(self, record, clients, responded):
         failed = record.failures
         if set(failed) - set(clients):
             raise BrokenError(f"failures of clients {sorted(failed)}, chosen were {clients}")
@@ -174,7 +163,7 @@ class Watch:
             if missing:
                 raise BrokenError(f"clients {sorted(missing)} neither answered nor failed")
 
-    def _check_void(self, record: RoundRecord, responded: set[int], world: World) -> None:
+    def _check_void(self, record, responded, world):
         """Check that a round with enough honest replies is not skipped because of another reply."""
         if self.script.options["server_strategy"] not in ("FedAvg", "FedProx"):
             return  # other strategies may refuse a round after the selector has learned from it
@@ -187,7 +176,7 @@ class Watch:
         if len(honest) >= int(self.script.options["quorum"]) and not absurd:
             raise BrokenError(f"members {honest} replied, but the round was skipped: {record.skipped}")
 
-    def _check_sizes(self, strategy: SelectionStrategy) -> None:
+    def _check_sizes(self, strategy):
         """Check the selector's sizes: overrides, else reports (clipped by a guard), else their mean."""
         overrides = self.script.options.get("client_sizes", {})
         ids, said = strategy.roster.ids(), strategy.roster.sizes()
@@ -201,7 +190,7 @@ class Watch:
         if wrong.any():
             raise BrokenError(f"sizes are {sizes}, the selector has {told}")
 
-    def _check_patience(self, record: RoundRecord, world: World) -> None:
+    def _check_patience(self, record, world):
         """Check that the round waits for all timely replies, unless enough others arrived."""
         options, asked = self.script.options, record.selection.clients.size
         k, draws = int(options["clients_per_round"]), int(record.selection.counts.sum())
@@ -217,7 +206,7 @@ class Watch:
                 f"members {left_out} were not waited for: {len(world.answered)} of {enough} had answered"
             )
 
-    def _check_weights(self, record: RoundRecord, strategy: SelectionStrategy) -> None:
+    def _check_weights(self, record, strategy):
         weights, responded = record.weights, record.feedback.responded
         if not (np.isfinite(weights).all() and (weights >= 0).all()):
             raise BrokenError(f"weights are {weights}")
@@ -232,7 +221,7 @@ class Watch:
             if not np.allclose(weights, right, rtol=1e-12):
                 raise BrokenError(f"weights are {weights}, not {right}")
 
-    def _check_feedback(self, record: RoundRecord, world: World) -> None:
+    def _check_feedback(self, record, world):
         """Check the selector's update norms against the models sent, where nothing modifies them."""
         feedback = record.feedback
         for name in ("update_norms", "losses", "gradient_variances", "diversities"):
@@ -264,7 +253,7 @@ class Watch:
 
     # --- the model -------------------------------------------------------------------------------------
 
-    def model_is(self, number: int, arrays: Arrays, world: World) -> None:
+    def model_is(self, number, arrays, world):
         """Check the model evaluated after a round."""
         first = self.models[0]
         for name, array in arrays.items():
@@ -297,7 +286,7 @@ class Watch:
                 raise BrokenError(f"the model after round {number}, played again, differs")
         self.models[number] = arrays
 
-    def _check_step(self, record: RoundRecord, old: Arrays, new: Arrays, world: World) -> None:
+    def _check_step(self, record, old, new, world):
         """Compare the new model with w + Σ c_m (w_m - w) of the models sent, where nothing else applies."""
         options = self.script.options
         if options["server_strategy"] not in ("FedAvg", "FedProx") or options["variates"] or record.clipped:
@@ -316,7 +305,7 @@ class Watch:
                     f"{right.ravel()}"
                 )
 
-    def run_is_over(self, rounds: int) -> None:
+    def run_is_over(self, rounds):
         """Check that the history is complete."""
         if sorted(self.records) != list(range(1, rounds + 1)):
             raise BrokenError(f"records of rounds {sorted(self.records)}")
@@ -324,9 +313,7 @@ class Watch:
             raise BrokenError(f"models of rounds {sorted(self.models)}")
 
 
-def require_same(
-    one: Any, other: Any, what: str, but: frozenset[str] = frozenset({"seconds", "phases"})
-) -> None:
+def require_same(one, other, what, but=frozenset({"seconds", "phases"})):
     """Compare two records bit for bit, except for their durations."""
     for field in fields(one):
         if field.name in but:

@@ -1,24 +1,18 @@
 """The clients of a script, and the network between them and the server."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf, nan
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
+from numpy.typing import NDArray
 
 from simulation.grid import SUPERLINK, InProcessGrid, LazyArray
 from strategies.clients.reports import GROUP, INVITATION, LOSS, NORM, STATUS, UPDATE
 from strategies.selectors.invitation import GroupMember
 
-from .script import DEADLINE, EPOCH, GARBAGE, LIES, ODD, TOO_LATE, Kill, Script
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from .script import DEADLINE, EPOCH, GARBAGE, LIES, ODD, TOO_LATE
 
 Arrays = dict[str, "NDArray[Any]"]
 _NEVER_SENT = "message-0"
@@ -54,34 +48,34 @@ class World(InProcessGrid):
         The members of ``answered`` whose reply must be used.
     """
 
-    def __init__(self, script: Script, kills: Iterable[Kill]) -> None:
+    def __init__(self, script, kills):
         super().__init__(latency=self._latency, frozen=True, offline_after=DEADLINE / 2)
         self.clock.sleep(EPOCH)
         self.script = script
         self.kills = list(kills)
         self.round = 1
-        self.willing: dict[int, bool] = {}
+        self.willing = {}
         self._can_tell = True  # whether the app has a status handler
-        self.sent: dict[int, Arrays] = {}
-        self.asked: dict[int, int] = {}
-        self.answered: set[int] = set()
-        self.in_time: set[int] = set()
-        self.problems: list[str] = []
+        self.sent = {}
+        self.asked = {}
+        self.answered = set()
+        self.in_time = set()
+        self.problems = []
         self._entered = 0  # the round whose nodes are online
-        self._words: dict[int, dict[int, bool]] = {}  # `willing` at the beginning of each round
-        self._older: dict[int, Message] = {}  # member -> its first TRAIN message
-        self._member_asked: dict[str, int] = {}  # message id -> member
-        self._heard: set[str] = set()  # ids of messages whose reply was pulled
+        self._words = {}  # `willing` at the beginning of each round
+        self._older = {}  # member -> its first TRAIN message
+        self._member_asked = {}  # message id -> member
+        self._heard = set()  # ids of messages whose reply was pulled
         self._last_sent = ""  # the type of the message that was sent last
         self._pulled = 0
 
-    def comes_in_time(self, member: int) -> bool:
+    def comes_in_time(self, member):
         """Return whether a member's reply to TRAIN in this round would be usable and in time."""
         at = self.round, member
         usable = self._is_usable(self.script.faults.get(at, "")) and at not in self.script.asleep
         return usable and self.script.latencies[at] < DEADLINE
 
-    def _is_usable(self, fault: str) -> bool:
+    def _is_usable(self, fault):
         """Return whether a reply to TRAIN with this fault can be used: personal models need a report."""
         if fault == "no report" and self.script.options["selector"] == "personalised-osmd":
             return False
@@ -89,26 +83,26 @@ class World(InProcessGrid):
 
     # --- the network -----------------------------------------------------------------------------------
 
-    def resume(self, round: int) -> None:
+    def resume(self, round):
         """Go back to the beginning of a round; replies to the killed server are lost."""
         self.round, self._entered = round, 0
         self._in_flight.clear()
         self.willing = dict(self._words.get(round, self.willing))
 
-    def member_at(self, node_id: int) -> int | None:
+    def member_at(self, node_id):
         """Return the member of a node of this round; None for ghosts and offline nodes."""
         if (self._entered, node_id) in self.script.ghosts:
             return None
         return self.script.nodes[self._entered - 1].get(node_id)
 
-    def get_nodes(self) -> list[NodeInfo]:
+    def get_nodes(self):
         if self._entered != self.round:
             self.kill("saved", self.round - 1)
             self.kill("torn", self.round - 1)
             self._enter_round()
         return super().get_nodes()
 
-    def _enter_round(self) -> None:
+    def _enter_round(self):
         wanted = self.script.nodes[self.round - 1]
         for node_id in set(self.get_node_ids()) - wanted.keys():
             self.remove_node(node_id)
@@ -126,7 +120,7 @@ class World(InProcessGrid):
         self.sent, self.asked, self._pulled = {}, {}, 0
         self.answered, self.in_time = set(), set()
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+    def push_messages(self, messages):
         messages = list(messages)
         for message in messages:
             self._last_sent = kind = message.metadata.message_type
@@ -146,7 +140,7 @@ class World(InProcessGrid):
             self.kill("sent", self.round)
         return ids
 
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+    def pull_messages(self, message_ids):
         replies = super().pull_messages(message_ids)
         for reply in replies:
             self._note(reply)
@@ -155,7 +149,7 @@ class World(InProcessGrid):
             self.kill("replies", self.round)
         return replies
 
-    def kill(self, moment: str, round: int) -> None:
+    def kill(self, moment, round):
         """Kill the server if the script has a kill at this moment; each kill happens once."""
         for kill in self.kills:
             if moment == "replies" and self._pulled <= 3 * kill.share:
@@ -165,7 +159,7 @@ class World(InProcessGrid):
                 self.killed = kill
                 raise KilledError
 
-    def _check_question(self, message: Message) -> None:
+    def _check_question(self, message):
         """Check that a TRAIN message is allowed."""
         round = _config(message)["server-round"]
         if round != self.round:
@@ -179,7 +173,7 @@ class World(InProcessGrid):
         if told and not self.willing.get(member, True):
             self.problems.append(f"member {member} was sent TRAIN after reporting itself unavailable")
 
-    def _note(self, reply: Message) -> None:
+    def _note(self, reply):
         """Record a reply that reached the server."""
         self._heard.add(reply.metadata.reply_to_message_id)
         member = self._member_asked.pop(reply.metadata.reply_to_message_id, None)
@@ -190,7 +184,7 @@ class World(InProcessGrid):
                 self._can_tell = False
             return
         kind = reply.metadata.message_type
-        said: dict[str, Any] = {}
+        said = {}
         if kind == "evaluate":
             return
         for record in reply.content.values():
@@ -208,7 +202,7 @@ class World(InProcessGrid):
         if kind == "train" and willing and member in self.sent:
             self.in_time.add(member)
 
-    def _latency(self, message: Message) -> float:
+    def _latency(self, message):
         node_id, kind = message.metadata.dst_node_id, message.metadata.message_type
         member = self.member_at(node_id)
         if member is None:
@@ -223,7 +217,7 @@ class World(InProcessGrid):
 
     # --- the clients -----------------------------------------------------------------------------------
 
-    def _play(self, member: int, message: Message) -> Message | list[Message] | None:
+    def _play(self, member, message):
         try:
             return self._answer(member, message)
         except ScriptedError:
@@ -232,12 +226,12 @@ class World(InProcessGrid):
             self.problems.append(f"member {member} is not able to answer: {error!r}")
             raise
 
-    def _answer(self, member: int, message: Message) -> Message | list[Message] | None:
+    def _answer(self, member, message):
         kind = message.metadata.message_type
         if kind == STATUS:
             return self._tell_status(member, message)
         config = _config(message)
-        round = int(config["server-round"])  # type: ignore[arg-type]
+        round = int(config["server-round"])
         if kind == "train":
             return self._train(member, round, config, message)
         if kind == "evaluate":
@@ -252,7 +246,7 @@ class World(InProcessGrid):
             return _decline(message)
         return self._poll(member, round, kind, config, message)
 
-    def _tell_status(self, member: int, message: Message) -> Message | None:
+    def _tell_status(self, member, message):
         fault, until = self.script.status_faults.get(member, ("", 0))
         if fault == "no handler":
             raise ScriptedError("No query function registered with name 'status'")  # as Flower does
@@ -267,15 +261,13 @@ class World(InProcessGrid):
         # An unavailable member repeats its last report. Otherwise a resumed server, which queries it again,
         # would learn more than a server that was not killed.
         asleep = (self.round, member) in self.script.asleep and not self.willing.get(member, True)
-        identity: dict[str, int | str] = {"group": who.group}
+        identity = {"group": who.group}
         if who.claim is not None:
             identity["client-id"] = who.claim
         said = {"num-examples": who.size, "available": int(not asleep)}
         return _reply(message, said, identity=ConfigRecord({**identity}))
 
-    def _poll(
-        self, member: int, round: int, kind: str, config: ConfigRecord, message: Message
-    ) -> Message | None:
+    def _poll(self, member, round, kind, config, message):
         fault = self.script.poll_faults.get((round, member), "")
         if fault == "decline":
             return _decline(message)
@@ -289,9 +281,9 @@ class World(InProcessGrid):
             if fault == "nothing":  # an app whose answers hold no norm is an error of its own
                 return None
             return self._train_for_a_question(member, kind, fault, config, message)
-        num_groups = int(config["num-groups"])  # type: ignore[arg-type]
+        num_groups = int(config["num-groups"])
         who = GroupMember(self.script.members[member].group, num_groups, 2.0, secret=member)
-        said: dict[str, Any] = {}
+        said = {}
         if kind == GROUP:
             said = {"group": 99 if fault == "huge" else who.report(round)}
         elif kind == INVITATION:
@@ -301,27 +293,25 @@ class World(InProcessGrid):
         identity = ConfigRecord({name: value for name, value in said.items() if name == "group"})
         return _reply(message, {k: v for k, v in said.items() if k != "group"}, identity=identity)
 
-    def _train_for_a_question(
-        self, member: int, kind: str, fault: str, config: ConfigRecord, message: Message
-    ) -> Message:
+    def _train_for_a_question(self, member, kind, fault, config, message):
         """Reply with the norm of the update that this member would send, and with its model if asked."""
         w = _decoded(message)
         arrays = self._moved(member, w, config, share=0.3)
         norm = sum(float(np.square(arrays[name] - w[name], dtype=np.float64).sum()) for name in w) ** 0.5
         norm = {"NaN": nan, "infinite": inf, "negative": -1.0, "huge": 1e12}.get(fault, norm)
-        said: dict[str, Any] = {"update-norm": norm, "gradient-variance": 0.1 * (1 + member)}
+        said = {"update-norm": norm, "gradient-variance": 0.1 * (1 + member)}
         return _reply(message, said, **({"arrays": _record(arrays)} if kind == UPDATE else {}))
 
-    def _moved(self, member: int, w: Arrays, config: ConfigRecord, share: float) -> Arrays:
+    def _moved(self, member, w, config, share):
         """Return the model that a member makes of w: a share of the way to its aim, with noise."""
-        seed = int(config["seed"])  # type: ignore[arg-type]
+        seed = int(config["seed"])
         noise = ((seed % 1009) / 1009 - 0.5) / 100
         return {
             name: (w[name] + share * (aim - w[name] + noise)).astype(aim.dtype)
             for name, aim in self._aim(member, w).items()
         }
 
-    def _measure(self, member: int, fault: str | None, message: Message) -> Message | None:
+    def _measure(self, member, fault, message):
         """Reply with the loss of the model in the message."""
         if fault == "silence":
             return None
@@ -330,20 +320,18 @@ class World(InProcessGrid):
         w = _decoded(message)
         loss = float(sum(np.square(w[name] - aim).sum() for name, aim in self._aim(member, w).items()))
         loss = {"NaN": nan, "infinite": inf, "negative": -1.0, "huge": 1e12}.get(fault or "", loss)
-        said: dict[str, Any] = {"loss": loss, "num-examples": self.script.members[member].size}
+        said = {"loss": loss, "num-examples": self.script.members[member].size}
         missing = {"nothing": "loss", "no size": "num-examples"}.get(fault or "")
         return _reply(message, {name: value for name, value in said.items() if name != missing})
 
-    def _aim(self, member: int, w: Arrays) -> Arrays:
+    def _aim(self, member, w):
         """Return the minimiser of a member's loss."""
         return {
             name: np.full(array.shape, np.sin(1.0 + 3 * member + i), array.dtype)
             for i, (name, array) in enumerate(w.items())
         }
 
-    def _train(
-        self, member: int, round: int, config: ConfigRecord, message: Message
-    ) -> Message | list[Message] | None:
+    def _train(self, member, round, config, message):
         fault = self.script.faults.get((round, member), "")
         if (round, member) in self.script.asleep or fault == "decline":
             return _decline(message)
@@ -353,8 +341,8 @@ class World(InProcessGrid):
         w = _decoded(message)
         share = 0.3
         if "update-scales" in config:
-            share *= float(config["update-scales"][self.script.members[member].group])  # type: ignore[index]
-        parts: dict[str, Any] = {}
+            share *= float(config["update-scales"][self.script.members[member].group])
+        parts = {}
         if "part-scales" in config:
             scales = np.array(config["part-scales"], dtype=np.float64)
             share *= float(scales.mean())
@@ -382,7 +370,7 @@ class World(InProcessGrid):
             moves = [np.subtract(array, w[name], dtype=np.float64) for name, array in arrays.items()]
             norm = sum(float(np.square(move).sum()) for move in moves) ** 0.5
             said |= {"update-norm": norm}
-            weight = float(config["update-weight"])  # type: ignore[arg-type]
+            weight = float(config["update-weight"])
             arrays = {
                 name: np.asarray(w[name] + weight * (a - w[name]), a.dtype) for name, a in arrays.items()
             }
@@ -411,47 +399,47 @@ class World(InProcessGrid):
         return Message(_content(fault, arrays, said), reply_to=message)
 
 
-def _nothing(message: Message) -> None:
+def _nothing(message):
     """Send no reply."""
 
 
-def _config(message: Message) -> ConfigRecord:
+def _config(message):
     return cast("ConfigRecord", message.content["config"])  # `content.config_records` copies them all
 
 
-def _arrays(message: Message, name: str) -> ArrayRecord:
+def _arrays(message, name):
     return cast("ArrayRecord", message.content[name])
 
 
-def _decoded(message: Message) -> Arrays:
+def _decoded(message):
     return {name: array.numpy() for name, array in _arrays(message, "arrays").items()}
 
 
-def _reply(message: Message, said: dict[str, Any], **records: Any) -> Message:
+def _reply(message, said, **records):
     return Message(RecordDict({"metrics": MetricRecord(said), **records}), reply_to=message)
 
 
-def _trained(message: Message, arrays: Arrays, said: dict[str, Any]) -> Message:
+def _trained(message, arrays, said):
     return Message(_content("", arrays, said), reply_to=message)
 
 
-def _decline(message: Message) -> Message:
+def _decline(message):
     return _reply(message, {"available": 0})
 
 
-def _record(arrays: Arrays) -> ArrayRecord:
+def _record(arrays):
     record = ArrayRecord()
     for name, array in arrays.items():
         record[name] = LazyArray(np.asarray(array), copy=False)  # arithmetic makes scalars of 0-d arrays
     return record
 
 
-def _wrong(arrays: Arrays) -> Arrays:
+def _wrong(arrays):
     """Return a model whose use in the aggregate is detectable."""
     return {name: array + array.dtype.type(1000) for name, array in arrays.items()}
 
 
-def _lie(fault: str, w: Arrays, arrays: Arrays, said: dict[str, Any]) -> tuple[Arrays, dict[str, Any]]:
+def _lie(fault, w, arrays, said):
     kind, _, value = fault.rpartition(" ")
     if kind == "update x":
         factor = float(value)
@@ -466,7 +454,7 @@ def _lie(fault: str, w: Arrays, arrays: Arrays, said: dict[str, Any]) -> tuple[A
     return arrays, said | {key: float(value)}
 
 
-def _content(fault: str, arrays: Arrays, said: dict[str, Any]) -> RecordDict:
+def _content(fault, arrays, said):
     """Return the content of a reply with its fault."""
     arrays, first = dict(arrays), next(iter(arrays))
     change = _CHANGED_ARRAYS.get(fault)
@@ -498,8 +486,8 @@ def _content(fault: str, arrays: Arrays, said: dict[str, Any]) -> RecordDict:
     return content
 
 
-def _set_first(value: float) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    def change(array: NDArray[Any]) -> NDArray[Any]:
+def _set_first(value):
+    def change(array):
         changed = array.astype(np.float64)
         changed.flat[0] = value
         return changed
@@ -507,7 +495,7 @@ def _set_first(value: float) -> Callable[[NDArray[Any]], NDArray[Any]]:
     return change
 
 
-_CHANGED_ARRAYS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+_CHANGED_ARRAYS = {
     "other shape": lambda array: array.reshape(-1, 1),
     "complex numbers": lambda array: array.astype(np.complex64),
     "text": lambda array: array.astype("U8"),
@@ -519,7 +507,7 @@ _JUNK = {
     "junk bytes": Array("float32", (2, 2), "numpy.ndarray", b"junk"),
     "another serialisation": Array("float32", (2, 2), "torch.tensor", b"junk"),
 }
-_CHANGED_REPORTS: dict[str, dict[str, Any]] = {
+_CHANGED_REPORTS = {
     "size -3": {"num-examples": -3},
     "size 1e200": {"num-examples": 1e200},
     "size NaN": {"num-examples": nan},

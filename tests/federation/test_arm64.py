@@ -3,8 +3,6 @@
 The arm64 device runs under emulation, so it is several times slower than hardware.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -14,7 +12,7 @@ import subprocess
 import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,10 +21,6 @@ from sklearn.datasets import load_digits
 from ..support.devices import COHORT, Running, cohort, run_cli, server_up
 from ..support.processes import memory_alone, processes_of, running, wait_for
 from ..support.userland import FOLDER, Userland, why_not
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.arm64
 
@@ -49,43 +43,43 @@ class Federation:
     folder: Path
     devices: dict[str, Running] = field(default_factory=dict)
 
-    def operator(self, *arguments: str) -> str:
+    def operator(self, *arguments):
         return cohort("server", *arguments, folder=self.server)
 
-    def join(self, *arguments: str) -> None:
+    def join(self, *arguments):
         """Start the arm64 device."""
         program = self.userland.command(PROGRAM)
         log = self.folder / f"{ARM64}.log"
         self.devices[ARM64] = Running(log, "client", "join", *arguments, program=program)
 
-    def rounds(self) -> list[dict[str, Any]]:
+    def rounds(self):
         """Return the finished rounds of the last run."""
         *_, history = [None, *sorted(self.server.glob("runs/*/history.jsonl"))]
         text = history.read_text() if history else ""
         lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
         return [line for line in lines if line["type"] == "round"][1:]
 
-    def wait_for_rounds(self, count: int, *clients: str) -> list[dict[str, Any]]:
+    def wait_for_rounds(self, count, *clients):
         """Wait for so many rounds that select these clients and no others, and all answer; return them."""
         before = len(self.rounds())
 
-        def good() -> list[dict[str, Any]]:
+        def good():
             rounds = self.rounds()[before:]
             return [line for line in rounds if set(line["client_ids"]) == answered(line) == set(clients)]
 
-        def state() -> str:
+        def state():
             return f"{self.rounds()[-3:]}\n{self.devices[ARM64].said}"
 
         wait_for(lambda: len(good()) >= count, PATIENCE, state)
         return good()[:count]
 
     @contextmanager
-    def watched(self) -> Iterator[dict[str, float]]:
+    def watched(self):
         """Measure the most memory of each device, MB."""
         peaks = dict.fromkeys(self.devices, 0.0)
         done = threading.Event()
 
-        def watch() -> None:
+        def watch():
             while not done.wait(0.1):
                 for name, device in self.devices.items():
                     peaks[name] = max(peaks[name], memory_alone(processes_of(device.process.pid)))
@@ -98,15 +92,15 @@ class Federation:
             done.set()
             watcher.join()
 
-    def pause(self, name: str) -> None:
+    def pause(self, name):
         """Pause a device by a command on the device."""
         self._command(name, "pause")
 
-    def resume(self, name: str) -> None:
+    def resume(self, name):
         """Resume a device by a command on the device."""
         self._command(name, "resume")
 
-    def _command(self, name: str, command: str) -> None:
+    def _command(self, name, command):
         if name == ARM64:
             self.userland.shell(f".venv/bin/cohort client {command}")
         else:
@@ -114,23 +108,23 @@ class Federation:
             assert code == 0, said
 
 
-def answered(line: dict[str, Any]) -> set[str]:
+def answered(line):
     """Return the clients whose replies a round has used."""
     return {
         client for client, responded in zip(line["client_ids"], line["responded"], strict=True) if responded
     }
 
 
-def other(name: str) -> str:
+def other(name):
     return NATIVE if name == ARM64 else ARM64
 
 
-def words(*settings: str) -> list[str]:
+def words(*settings):
     return [word for each in settings for word in ("--set", each)]
 
 
 @pytest.fixture(scope="module")
-def userland() -> Userland:
+def userland():
     if reason := why_not():
         pytest.skip(reason)
     userland = Userland(FOLDER)
@@ -142,7 +136,7 @@ def userland() -> Userland:
 
 
 @pytest.fixture(scope="module")
-def federation(userland: Userland, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+def federation(userland, tmp_path_factory):
     folder = tmp_path_factory.mktemp("federation")
     with ExitStack() as stack:
         server = stack.enter_context(server_up(folder / "server"))
@@ -167,10 +161,10 @@ def federation(userland: Userland, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def run(federation: Federation) -> Iterator[None]:
+def run(federation):
     """Train all the time."""
 
-    def runs() -> int:
+    def runs():
         return len(list(federation.server.glob("runs/*/history.jsonl")))
 
     finished = runs()
@@ -185,7 +179,7 @@ def run(federation: Federation) -> Iterator[None]:
         process.wait()
 
 
-def test_both_devices_train(federation: Federation, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_devices_train(federation, capsys):
     with federation.watched() as peaks:
         federation.operator("run", *words(*SETTINGS, "num-rounds=4"))
     rounds = federation.rounds()
@@ -201,12 +195,10 @@ def test_both_devices_train(federation: Federation, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.slow
-def test_both_devices_train_a_network_in_torch(
-    federation: Federation, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_devices_train_a_network_in_torch(federation, capsys):
     federation.userland.install_torch()
 
-    def rounds_of(count: int, *settings: str) -> list[dict[str, Any]]:
+    def rounds_of(count, *settings):
         federation.operator("run", *words(*SETTINGS, "task=digits-mlp", f"num-rounds={count}", *settings))
         return federation.rounds()
 
@@ -234,9 +226,7 @@ def test_both_devices_train_a_network_in_torch(
 
 
 @pytest.mark.usefixtures("run")
-def test_a_paused_device_is_left_out_until_it_resumes(
-    federation: Federation, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_paused_device_is_left_out_until_it_resumes(federation, capsys):
     times = {}
     for name in (NATIVE, ARM64):
         federation.pause(other(name))
@@ -251,7 +241,7 @@ def test_a_paused_device_is_left_out_until_it_resumes(
 
 
 @pytest.mark.usefixtures("run")
-def test_a_device_comes_back_after_a_power_cut(federation: Federation) -> None:
+def test_a_device_comes_back_after_a_power_cut(federation):
     killed = processes_of(federation.devices[ARM64].process.pid)
     assert len(killed) > 1
     for pid in killed:
@@ -264,7 +254,7 @@ def test_a_device_comes_back_after_a_power_cut(federation: Federation) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_revoked_device_is_sent_away_and_the_run_goes_on(federation: Federation) -> None:
+def test_a_revoked_device_is_sent_away_and_the_run_goes_on(federation):
     device = federation.devices[ARM64]
     federation.operator("revoke", ARM64)
     device.wait_for("sent away by the server: its key was revoked", timeout=PATIENCE)

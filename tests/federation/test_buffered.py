@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.mark.network
-def test_an_app_runs_buffered_rounds(tmp_path: Path) -> None:
+def test_an_app_runs_buffered_rounds(tmp_path):
     settings = (
         "mode=buffered",
         "concurrency=3",

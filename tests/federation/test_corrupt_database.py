@@ -4,7 +4,6 @@ import sqlite3
 import sys
 import time
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,7 @@ pytestmark = [
 ]
 
 
-def damage(database: Path) -> int:
+def damage(database):
     """Overwrite half of a database; return its size, bytes."""
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -34,10 +33,10 @@ def damage(database: Path) -> int:
     return size
 
 
-def test_a_server_with_a_corrupt_database_starts_and_its_devices_come_back(tmp_path: Path) -> None:
+def test_a_server_with_a_corrupt_database_starts_and_its_devices_come_back(tmp_path):
     folder = tmp_path / "server"
     database = folder / "superlink.db"
-    device: Running | None = None
+    device = None
     try:
         with server_up(folder):
             server = Server.load(folder)
@@ -75,9 +74,9 @@ def test_a_server_with_a_corrupt_database_starts_and_its_devices_come_back(tmp_p
             device.end()
 
 
-def test_a_running_server_notices_that_its_database_is_corrupt_and_replaces_it(tmp_path: Path) -> None:
+def test_a_running_server_notices_that_its_database_is_corrupt_and_replaces_it(tmp_path):
     folder, log = tmp_path / "server", tmp_path / "server.log"
-    device: Running | None = None
+    device = None
     try:
         with server_up(folder):
             server = Server.load(folder)

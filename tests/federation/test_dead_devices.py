@@ -5,7 +5,6 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,18 +24,18 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(tmp_path_factory):
     with LocalCluster(tmp_path_factory.mktemp("dead") / "run", 2) as running:
         yield running
 
 
-def nodes(cluster: LocalCluster, index: int) -> list[int]:
+def nodes(cluster, index):
     """Return the node id of each start of a client."""
     log = (cluster.logs / f"{cluster.client_names[index]}.log").read_text()
     return list(map(int, re.findall(r"SuperNode ID: (\d+)", log)))
 
 
-def is_online(cluster: LocalCluster, index: int) -> bool:
+def is_online(cluster, index):
     node = nodes(cluster, index)[-1]
     database = cluster.folder / "state" / "superlink.db"
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
@@ -45,7 +44,7 @@ def is_online(cluster: LocalCluster, index: int) -> bool:
     return status == "online"
 
 
-def start(cluster: LocalCluster, index: int) -> None:
+def start(cluster, index):
     starts = len(nodes(cluster, index))
     cluster._start_client(index, *free_ports(1))
     superlink, client = cluster._superlink, cluster.client_processes[index]
@@ -54,14 +53,14 @@ def start(cluster: LocalCluster, index: int) -> None:
     assert seconds < 5, f"SuperLink: {superlink.returncode}\n{superlink.tail()}\nclient:\n{client.tail()}"
 
 
-def seconds_until(condition: Callable[[], bool]) -> float:
+def seconds_until(condition):
     """Return how long the condition took to hold, at most 90 s."""
     began = time.monotonic()
     wait_until(condition, 90)
     return time.monotonic() - began
 
 
-def test_a_killed_device_is_known_within_5_s_and_back_5_s_after_its_start(cluster: LocalCluster) -> None:
+def test_a_killed_device_is_known_within_5_s_and_back_5_s_after_its_start(cluster):
     assert wait_until(lambda: is_online(cluster, 0), 10)
     time.sleep(1)  # its first heartbeat has arrived
     kill_for_good(cluster, 0)
@@ -72,8 +71,8 @@ def test_a_killed_device_is_known_within_5_s_and_back_5_s_after_its_start(cluste
 
 
 def test_a_device_without_its_cable_is_known_within_15_s_and_back_5_s_after_it_is_plugged_in(
-    cluster: LocalCluster,
-) -> None:
+    cluster,
+):
     fleet = cluster._fleet_port
     proxy = Proxy(fleet)
     process = cluster.client_processes[1]
@@ -92,16 +91,14 @@ def test_a_device_without_its_cable_is_known_within_15_s_and_back_5_s_after_it_i
     proxy.close()
 
 
-def test_a_dead_and_a_hung_client_of_cohort_up_are_started_again(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_and_a_hung_client_of_cohort_up_are_started_again(cluster, monkeypatch):
     monkeypatch.setattr("deploy.engines.local_cluster.HUNG", 1.0)
     kill_for_good(cluster, 0)
     start(cluster, 0)
     for number in (signal.SIGKILL, signal.SIGSTOP):
         starts, died = len(nodes(cluster, 0)), []
 
-        def back(starts: int = starts, died: list[str] = died) -> bool:
+        def back(starts=starts, died=died):
             died += cluster.check()
             return len(nodes(cluster, 0)) > starts
 
@@ -112,7 +109,7 @@ def test_a_dead_and_a_hung_client_of_cohort_up_are_started_again(
         assert seconds_until(lambda: is_online(cluster, 0)) < 5
 
 
-def test_the_log_says_which_node_is_gone(cluster: LocalCluster) -> None:
+def test_the_log_says_which_node_is_gone(cluster):
     node = nodes(cluster, 0)[-1]
     log = Path(cluster.logs / "superlink.log").read_text()
     assert f"Node {node} is offline: its connection has ended" in log

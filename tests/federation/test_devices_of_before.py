@@ -8,9 +8,7 @@ import io
 import json
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +27,7 @@ PARTS = ("pyproject.toml", "strategies", "tasks", "client", "server", "simulatio
 
 
 @pytest.fixture
-def before(tmp_path: Path) -> Path:
+def before(tmp_path):
     """The program `cohort` of before."""
     command = ["git", "archive", COMMIT, *PARTS]
     try:
@@ -46,11 +44,11 @@ def before(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+def start(tmp_path):
     """Return a function that starts a program, given its name and its arguments."""
-    started: list[Running] = []
+    started = []
 
-    def start(name: str, *command: str | Path) -> Running:
+    def start(name, *command):
         program, *arguments = map(str, command)
         started.append(Running(tmp_path / f"{name}.log", *arguments, program=[program]))
         return started[-1]
@@ -60,23 +58,23 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         each.end()
 
 
-def trained(server: Path, *clients: str) -> bool:
+def trained(server, *clients):
     """Train a round, and tell whether it used an update of each of these clients and of no other."""
     settings = {"num-clients": len(clients), "clients-per-round": len(clients), "num-rounds": 1}
     words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     cohort("server", "run", *words, "--set", "selector=uniform", folder=server)
     newest = max(server.glob("runs/*/history.jsonl"), key=lambda path: path.stat().st_mtime)
-    lines: list[dict[str, Any]] = [json.loads(line) for line in newest.read_text().splitlines()]
+    lines = [json.loads(line) for line in newest.read_text().splitlines()]
     (last,) = [line for line in lines if line["type"] == "round"][1:]
     return sorted(last["client_ids"]) == sorted(clients) and all(last["responded"])
 
 
 def test_a_servers_folder_of_before_is_taken_over_and_its_devices_train_and_are_updated(
-    before: Path, start: Callable[..., Running], tmp_path: Path
-) -> None:
+    before, start, tmp_path
+):
     folder = tmp_path / "server"
 
-    def join(name: str, partition: str) -> Running:
+    def join(name, partition):
         where = ("--state-dir", tmp_path / name, "--invitation", tmp_path / f"{name}.invitation")
         return start(name, before, "client", "join", *where, "--partition", partition)
 
@@ -104,13 +102,13 @@ def test_a_servers_folder_of_before_is_taken_over_and_its_devices_train_and_are_
         assert trained(folder, "pi-1", "pi-2")
 
 
-def test_the_recorded_wire_is_that_of_flower_1_39() -> None:
+def test_the_recorded_wire_is_that_of_flower_1_39():
     command = [str(PROGRAMS / "python"), "-m", "tests.support.wire_contract"]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert printed == wire_contract.RECORDED.read_text()
 
 
-def test_a_stock_supernode_of_before_trains(start: Callable[..., Running], tmp_path: Path) -> None:
+def test_a_stock_supernode_of_before_trains(start, tmp_path):
     key = certificates.write_client_key(tmp_path, "key")
     with server_up(tmp_path / "server") as server:
         cohort("server", "register", "stock", public_key_of(key), folder=server)

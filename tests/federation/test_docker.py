@@ -1,7 +1,5 @@
 """The cluster of docker-compose.yml on a real Docker engine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -10,7 +8,6 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -31,9 +28,6 @@ from ..support.named_strategies import (
     rounds_of,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 ROOT = Path(__file__).parents[2]
 CLIENTS = 3
 ROUNDS = 40
@@ -41,7 +35,7 @@ PATIENCE = 600.0  # seconds, on a machine that may be busy
 LOOK = 0.5  # seconds between two checks
 
 
-def why_not() -> str | None:
+def why_not():
     """Return why Docker is not available, None if it is."""
     if shutil.which("docker") is None:
         return "the program `docker` is not installed"
@@ -56,7 +50,7 @@ pytestmark = pytest.mark.docker
 
 
 @pytest.fixture(scope="module", autouse=True)
-def docker() -> None:
+def docker():
     if reason := why_not():
         pytest.skip(f"no Docker engine: {reason}")
 
@@ -64,12 +58,12 @@ def docker() -> None:
 class Compose:
     """A cluster with its own name and settings, independent of the caller's `.env`."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, **settings):
         self.project = f"cohort-test-{uuid.uuid4().hex[:8]}"
         kept = {key: value for key, value in os.environ.items() if not key.startswith("COHORT_")}
         self.environment = {**kept, **settings}
 
-    def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments, check=True):
         """Run `docker compose` with these arguments."""
         command = ["docker", "compose", "--env-file", os.devnull, "--project-name", self.project, *arguments]
         done = subprocess.run(
@@ -85,13 +79,13 @@ class Compose:
         assert done.returncode == 0 or not check, f"{' '.join(command)}\n{done.stdout}"
         return done
 
-    def containers(self, service: str) -> list[str]:
+    def containers(self, service):
         return self("ps", "--all", "--quiet", service).stdout.split()
 
-    def logs(self, *services: str) -> str:
+    def logs(self, *services):
         return self("logs", "--no-color", "--no-log-prefix", *services).stdout
 
-    def history(self) -> list[dict[str, Any]]:
+    def history(self):
         """Return what the only training has written so far."""
         done = self(
             "exec", "-T", "serverapp", "sh", "-c", "cat /volumes/results/*/*/history.jsonl", check=False
@@ -99,13 +93,13 @@ class Compose:
         lines = done.stdout.splitlines(keepends=True) if done.returncode == 0 else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def rounds(self) -> list[dict[str, Any]]:
+    def rounds(self):
         return [line for line in self.history() if line["type"] == "round"]
 
-    def state(self) -> str:
+    def state(self):
         return f"{self('ps', '--all').stdout}\n{self.logs()}"
 
-    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+    def wait_for(self, condition, what):
         """Wait until it holds; fail when that takes too long, or cannot come since the run is over."""
         end = time.monotonic() + PATIENCE
         over = False
@@ -116,26 +110,26 @@ class Compose:
             over = bool(self("ps", "--quiet", "--status", "exited", "run").stdout)
             time.sleep(LOOK)
 
-    def remove(self) -> None:
+    def remove(self):
         self("down", "--volumes", "--timeout", "5", "--remove-orphans")
 
 
-def output_of(*command: str) -> str:
+def output_of(*command):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def lines_of(text: str, start: str) -> list[str]:
+def lines_of(text, start):
     return [line.removeprefix(start) for line in text.splitlines() if line.startswith(start)]
 
 
-def left_of(project: str) -> str:
+def left_of(project):
     label = f"label=com.docker.compose.project={project}"
     kinds = (["ps", "--all"], ["volume", "ls"], ["network", "ls"])
     return "".join(output_of("docker", *kind, "--quiet", "--filter", label) for kind in kinds)
 
 
 @pytest.fixture
-def compose() -> Iterator[Compose]:
+def compose():
     compose = Compose(COHORT_CLIENTS=str(CLIENTS), COHORT_PER_ROUND=str(CLIENTS), COHORT_SELECTOR="uniform")
     try:
         yield compose
@@ -143,7 +137,7 @@ def compose() -> Iterator[Compose]:
         compose.remove()
 
 
-def can_reach(container: str, host: str, port: int) -> bool:
+def can_reach(container, host, port):
     code = f"import socket; socket.create_connection(({host!r}, {port}), timeout=3)"
     done = subprocess.run(
         ["docker", "exec", container, "python", "-c", code], capture_output=True, check=False
@@ -151,11 +145,11 @@ def can_reach(container: str, host: str, port: int) -> bool:
     return done.returncode == 0
 
 
-def shell(container: str, command: str) -> str:
+def shell(container, command):
     return output_of("docker", "exec", container, "sh", "-c", command)
 
 
-def asked_control(container: str) -> str:
+def asked_control(container):
     """Return the HTTP status of a request from this container to register a key."""
     code = (
         "import http.client, ssl; "
@@ -166,9 +160,7 @@ def asked_control(container: str) -> str:
     return output_of("docker", "exec", container, "python", "-c", code)
 
 
-def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_keys_are_kept(
-    compose: Compose, tmp_path: Path
-) -> None:
+def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_keys_are_kept(compose, tmp_path):
     compose.environment |= {"COHORT_ROUNDS": str(ROUNDS), "COHORT_SET": "round-deadline=20"}
     compose("up", "--build", "--detach")
     clients = compose.containers("client")
@@ -176,7 +168,7 @@ def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_keys_are_k
     (superlink,) = compose.containers("superlink")
     assert len(clients) == CLIENTS
 
-    def name_of(container: str) -> list[str]:
+    def name_of(container):
         return lines_of(output_of("docker", "logs", container), "cohort: this is ")
 
     compose.wait_for(lambda: all(map(name_of, clients)), "every container is a client")
@@ -246,7 +238,7 @@ def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_keys_are_k
     log = compose.logs("run")
     assert all(log.count(f"[ROUND {round}/{ROUNDS}]") == 1 for round in range(1, ROUNDS + 1)), log
 
-    def keys() -> str:
+    def keys():
         mount = f"{compose.project}_public:/public:ro"
         image = ("--entrypoint", "sh", "cohort-client:slim", "-c", "cat /public/*")
         return output_of("docker", "run", "--rm", "--volume", mount, *image)
@@ -264,9 +256,7 @@ def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_keys_are_k
     assert left_of(compose.project) == ""
 
 
-def test_clients_train_on_mounted_data_and_a_device_joins_from_outside(
-    compose: Compose, tmp_path: Path
-) -> None:
+def test_clients_train_on_mounted_data_and_a_device_joins_from_outside(compose, tmp_path):
     generator = np.random.default_rng(1)
     images = generator.integers(0, 256, (200, 28, 28), dtype=np.uint8)
     labels = generator.integers(0, 10, 200)
@@ -309,9 +299,7 @@ def test_clients_train_on_mounted_data_and_a_device_joins_from_outside(
     compose.wait_for(lambda: len(compose.rounds()) > before, "rounds without the device")
 
 
-def test_the_strategies_of_the_papers_train_one_after_another_on_clients_with_groups(
-    compose: Compose, tmp_path: Path
-) -> None:
+def test_the_strategies_of_the_papers_train_one_after_another_on_clients_with_groups(compose, tmp_path):
     """Each container has a group and an energy that it reports, and a group that it does not disclose."""
     open_, private, energies = ("day", "night", "dusk"), ("elders", "juniors"), (1.0, 2.0, 4.0)
     rounds, shares = 2, "day:2/night:1/dusk:1"
@@ -372,7 +360,7 @@ def test_the_strategies_of_the_papers_train_one_after_another_on_clients_with_gr
     assert not any(group in text for group in private)
 
 
-def test_a_wrong_setting_is_refused_before_anything_else_starts(compose: Compose) -> None:
+def test_a_wrong_setting_is_refused_before_anything_else_starts(compose):
     compose.environment["COHORT_PER_ROUND"] = "99"
     done = compose("up", "--build", "--exit-code-from", "run", check=False)
     assert done.returncode != 0
@@ -383,7 +371,7 @@ def test_a_wrong_setting_is_refused_before_anything_else_starts(compose: Compose
             assert output_of("docker", "inspect", "--format", started, container) == "", service
 
 
-def test_the_images_have_no_secrets_no_build_tools_and_no_root_user() -> None:
+def test_the_images_have_no_secrets_no_build_tools_and_no_root_user():
     compose = Compose()
     compose("build")
     for image in ("cohort-client:slim", "cohort-server:slim"):
@@ -402,6 +390,6 @@ def test_the_images_have_no_secrets_no_build_tools_and_no_root_user() -> None:
 
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose 1 is not installed")
-def test_docker_compose_1_understands_the_file() -> None:
+def test_docker_compose_1_understands_the_file():
     done = subprocess.run(["docker-compose", "config"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,20 +1,13 @@
 """The image of clients for linux/arm64, in a cluster of docker-compose.yml beside a native client."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ..support.userland import FOLDER, why_not
 from .test_docker import ROOT, Compose, output_of
 from .test_docker import why_not as why_no_docker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.docker, pytest.mark.arm64]
 
@@ -42,7 +35,7 @@ RUN mkdir -m 1777 -p /tmp && python3 -m venv /usr/local
 """
 
 
-def build(folder: Path, tag: str, *options: str) -> None:
+def build(folder, tag, *options):
     """Build an image for linux/arm64."""
     command = ["docker", "build", "--platform", "linux/arm64", "--network", "host", "--tag", tag, *options]
     done = subprocess.run([*command, folder], capture_output=True, text=True, check=False)
@@ -50,7 +43,7 @@ def build(folder: Path, tag: str, *options: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+def base(tmp_path_factory):
     """Return the base image for linux/arm64: COHORT_ARM64_PYTHON, or one made of the userland."""
     if named := os.environ.get("COHORT_ARM64_PYTHON"):
         return named
@@ -66,7 +59,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def compose(tmp_path: Path) -> Iterator[Compose]:
+def compose(tmp_path):
     if reason := why_no_docker():
         pytest.skip(f"no Docker engine: {reason}")
     (tmp_path / "arm64.yml").write_text(SERVICES)
@@ -86,7 +79,7 @@ def compose(tmp_path: Path) -> Iterator[Compose]:
         compose.remove()
 
 
-def test_a_client_in_an_image_for_arm64_trains_beside_another(base: str, compose: Compose) -> None:
+def test_a_client_in_an_image_for_arm64_trains_beside_another(base, compose):
     client = ("--file", "deploy/Dockerfile", "--target", "client-slim", "--build-arg", f"PYTHON={base}")
     build(ROOT, IMAGE, *client)
     assert output_of("docker", "image", "inspect", "--format", "{{.Architecture}}", IMAGE) == "arm64"

@@ -2,14 +2,11 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
 
 import pytest
 
-from deploy.engines.engine import ProcessRun
 from deploy.engines.local_cluster import LocalCluster
 
 from ..server.test_apps import federation
@@ -21,22 +18,22 @@ NUM_CLIENTS = 4
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(tmp_path_factory):
     with LocalCluster(tmp_path_factory.mktemp("cluster"), NUM_CLIENTS) as running:
         yield running
 
 
-def lines_of(folder: Path) -> list[dict[str, Any]]:
+def lines_of(folder):
     path = folder / "history.jsonl"
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def rounds_of(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def rounds_of(lines):
     return [line for line in lines if line["type"] == "round"]
 
 
-def wait_for(condition: Callable[[], bool], run: ProcessRun, timeout: float) -> None:
+def wait_for(condition, run, timeout):
     end = time.monotonic() + timeout
     while not condition():
         assert not run.over, run.log.read_text()
@@ -70,9 +67,7 @@ COMBINATIONS = {
         *(pytest.param(each, id=name, marks=pytest.mark.slow) for name, each in COMBINATIONS.items()),
     ],
 )
-def test_a_federation_over_grpc_is_the_same_run_as_in_process(
-    cluster: LocalCluster, tmp_path: Path, settings: dict[str, Any]
-) -> None:
+def test_a_federation_over_grpc_is_the_same_run_as_in_process(cluster, tmp_path, settings):
     run = cluster.submit(
         {
             **settings,
@@ -123,7 +118,7 @@ PYPROJECT = """
 """
 
 
-def write_app(folder: Path, files: dict[str, str], *settings: str) -> Path:
+def write_app(folder, files, *settings):
     """Write a foreign app, with these defaults in its run config."""
     project = dedent(PYPROJECT) + "".join(f"{line}\n" for line in settings)
     for name, text in {"pyproject.toml": project, **files}.items():
@@ -191,13 +186,11 @@ FOREIGN_APP = {  # its settings are the folder of its files, and the number of r
 }
 
 
-def write_foreign_app(folder: Path) -> Path:
+def write_foreign_app(folder):
     return write_app(folder, FOREIGN_APP, 'folder = ""', "rounds = 3")
 
 
-def test_a_foreign_app_with_its_own_server_and_client_uses_adaptive_osmd(
-    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_app_with_its_own_server_and_client_uses_adaptive_osmd(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "app", write_foreign_app(tmp_path / "app"))
     run = cluster.submit({"folder": str(tmp_path)}, "stranger")
     run.wait(timeout=180)
@@ -259,7 +252,7 @@ SILENT_APP = {
 
 
 @pytest.mark.slow
-def test_a_client_whose_app_hangs_is_soon_left_out(tmp_path: Path) -> None:
+def test_a_client_whose_app_hangs_is_soon_left_out(tmp_path):
     with LocalCluster(tmp_path / "cluster", NUM_CLIENTS) as cluster:
         cluster.app = write_app(tmp_path / "app", SILENT_APP, 'output = ""')
         run = cluster.submit({"output": str(tmp_path / "rounds.jsonl")}, "hung")
@@ -275,7 +268,7 @@ def test_a_client_whose_app_hangs_is_soon_left_out(tmp_path: Path) -> None:
     assert {name for line in rounds for name in line["silent"]} == {"client-01"}
 
 
-def test_a_client_that_is_killed_does_not_stop_the_run(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_client_that_is_killed_does_not_stop_the_run(cluster, tmp_path):
     run = cluster.submit(
         {
             "selector": "uniform",

@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +24,6 @@ from ..support.named_strategies import (
     SEED,
     SELECTORS,
     SETTINGS,
-    Lines,
     check_history,
     check_private_groups,
     histories_below,
@@ -38,12 +35,12 @@ NUM_CLIENTS = 4
 KEYS = ("clients", "counts", "probabilities", "weights", "update_norms", "test_loss", "failures")
 
 
-def rounds_of(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def rounds_of(lines):
     return [{key: line.get(key) for key in KEYS} for line in lines if line["type"] == "round"]
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def simulated(tmp_path_factory):
     """Return the folder of a `cohort simulate` with two selectors, run as a user would."""
     folder = tmp_path_factory.mktemp("simulation") / "run"
     before = set(Path("/tmp").glob("ray*"))
@@ -63,7 +60,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_run_equals_the_in_process_one(simulated: Path, tmp_path: Path) -> None:
+def test_the_run_equals_the_in_process_one(simulated, tmp_path):
     """It so equals the one over gRPC too, which test_federation compares with the in-process run."""
     trials = {
         "adaptive-osmd-learning-rate-multiplier-100": {
@@ -82,7 +79,7 @@ def test_the_run_equals_the_in_process_one(simulated: Path, tmp_path: Path) -> N
         assert len(rounds_of(lines)) == 5
 
 
-def test_no_process_or_file_of_it_is_left(simulated: Path) -> None:
+def test_no_process_or_file_of_it_is_left(simulated):
     assert not processes_with(MARK, str(simulated))
     assert {each.name for each in simulated.parent.iterdir()} == {"run"}
     assert not (simulated / "state").exists()
@@ -93,7 +90,7 @@ NAMED = ("pow-d", "flics-private")  # Adaptive-OSMD is simulated above, the othe
 
 
 @pytest.fixture(scope="module")
-def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Lines]]:
+def stock(tmp_path_factory):
     """Train with Flower's own command, as docs/simulation.md has it; return the histories by selector."""
     folder = tmp_path_factory.mktemp("stock")
     ray = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # short, for Ray's sockets
@@ -126,7 +123,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Lines]
         shutil.rmtree(ray, ignore_errors=True)
 
 
-def stock_settings(name: str) -> dict[str, Any]:
+def stock_settings(name):
     return {
         **SETTINGS,
         "selector": name,
@@ -140,9 +137,7 @@ def stock_settings(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_flwr_run_trains_with_the_strategies_of_the_papers(
-    stock: dict[str, Lines], tmp_path: Path, name: str
-) -> None:
+def test_flwr_run_trains_with_the_strategies_of_the_papers(stock, tmp_path, name):
     check_history(stock[name], 2, [] if name == "flics-private" else ["0", "1", "2"])
     if name != "flics-private":  # whose clients decide with secrets of their own
         in_process = federation(tmp_path, CLIENTS, **stock_settings(name))

@@ -6,13 +6,9 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from deploy.engines.engine import Engine
 from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import Trial
 from server.history import FILE_NAME, RunHistory
@@ -29,7 +25,7 @@ CLIENTS = 3
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def disk(tmp_path, monkeypatch):
     """A file system of 200 MB, on which temporary files are too."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -43,9 +39,9 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
-def test_a_federation_outlives_a_full_disk(disk: Path, engine: str) -> None:
+def test_a_federation_outlives_a_full_disk(disk, engine):
     federation = ENGINES[engine](disk / "all", CLIENTS)
-    config: dict[str, Any] = {
+    config = {
         "selector": "md",
         "num-clients": CLIENTS,
         "clients-per-round": CLIENTS,
@@ -57,14 +53,14 @@ def test_a_federation_outlives_a_full_disk(disk: Path, engine: str) -> None:
     trial = Trial("run", config, RunHistory(federation.run / FILE_NAME))
     watch = Watch(federation.run)
 
-    def follow(running: Engine) -> None:
+    def follow(running):
         with contextlib.suppress(Exception):  # the federation ends before the run does
             train(running, [trial], Watcher(print), at_once=False)
 
-    def complete(since: float) -> list[dict[str, Any]]:
+    def complete(since):
         return [line for line in watch.rounds_since(since) if line["num_available"] == CLIENTS]
 
-    def fill(name: str) -> bool:
+    def fill(name):
         """Write until nothing more fits; whether that was so."""
         with (disk / name).open("wb", buffering=0) as file:
             try:

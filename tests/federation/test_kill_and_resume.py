@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors import safe_open
@@ -21,7 +19,7 @@ from deploy.engines.local_cluster import LocalCluster
 from deploy.processes.ports import free_ports
 from server.history import HistoryWriter, RunHistory
 from server.settings import CHECKPOINTS
-from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
+from strategies.checkpoint import CheckpointError, CheckpointFolder
 
 from ..server.test_apps import federation
 from ..support.devices import COHORT, Running
@@ -50,11 +48,11 @@ WHAT = (
 )
 
 
-def rounds(folder: Path) -> list[dict[str, Any]]:
+def rounds(folder):
     return [{key: line.get(key) for key in WHAT} for line in rounds_of(lines_of(folder))]
 
 
-def kinds(folder: Path) -> list[str]:
+def kinds(folder):
     return [line["type"] for line in lines_of(folder) if line["type"] not in ("round", "roster")]
 
 
@@ -65,11 +63,11 @@ class Killed(BaseException):
     """Raised instead of a SIGKILL: neither Flower nor this project catches it."""
 
 
-def killing(monkeypatch: pytest.MonkeyPatch, moment: str, round: int) -> None:
+def killing(monkeypatch, moment, round):
     """Let the server end at a given moment of a round."""
     save = CheckpointFolder.save
 
-    def saving(folder: CheckpointFolder, checkpoint: Checkpoint) -> bool:
+    def saving(folder, checkpoint):
         if checkpoint.round == round and moment == "before its checkpoint":
             raise Killed
         done = save(folder, checkpoint)
@@ -81,7 +79,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, moment: str, round: int) -> None:
     if moment == "before its history line":
         write = HistoryWriter.write_round
 
-        def writing(history: Any, record: Any, *args: Any, **more: Any) -> None:
+        def writing(history, record, *args, **more):
             if record.round == round:
                 raise Killed
             write(history, record, *args, **more)
@@ -99,10 +97,8 @@ MOMENTS = ("before its history line", "before its checkpoint", "after its checkp
         *((selector, MOMENTS[1], 4) for selector in ("prac-delta", "pow-d", "mabs", "cluster-is")),
     ],
 )
-def test_a_run_killed_at_any_moment_resumes_as_the_same_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selector: str, moment: str, round: int
-) -> None:
-    settings: dict[str, Any] = {"selector": selector, "num_rounds": 6, "seed": 4}
+def test_a_run_killed_at_any_moment_resumes_as_the_same_run(tmp_path, monkeypatch, selector, moment, round):
+    settings = {"selector": selector, "num_rounds": 6, "seed": 4}
     federation(tmp_path / "undisturbed", **settings)
     with monkeypatch.context() as patch:
         killing(patch, moment, round)
@@ -119,7 +115,7 @@ def test_a_run_killed_at_any_moment_resumes_as_the_same_run(
         assert ours.read_bytes() == theirs.read_bytes()
 
 
-def test_resuming_without_a_checkpoint_begins_a_new_run(tmp_path: Path) -> None:
+def test_resuming_without_a_checkpoint_begins_a_new_run(tmp_path):
     federation(tmp_path / "resumed", resume=True)
     federation(tmp_path / "begun")
     assert rounds(tmp_path / "resumed") == rounds(tmp_path / "begun")
@@ -127,8 +123,8 @@ def test_resuming_without_a_checkpoint_begins_a_new_run(tmp_path: Path) -> None:
 
 
 def test_a_history_without_its_first_line_is_refused_and_one_with_another_damaged_line_is_not(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     federation(tmp_path, selector="uniform", num_rounds=3)
     path = tmp_path / "history.jsonl"
     first, *others = path.read_bytes().splitlines(keepends=True)
@@ -142,7 +138,7 @@ def test_a_history_without_its_first_line_is_refused_and_one_with_another_damage
     assert [line["round"] for line in rounds(tmp_path)] == [*range(6)]
 
 
-def test_a_finished_run_can_be_extended_by_more_rounds(tmp_path: Path) -> None:
+def test_a_finished_run_can_be_extended_by_more_rounds(tmp_path):
     federation(tmp_path / "longer", selector="uniform", num_rounds=3)
     federation(tmp_path / "longer", selector="uniform", num_rounds=5, resume=True)
     federation(tmp_path / "at-once", selector="uniform", num_rounds=5)
@@ -164,9 +160,7 @@ def test_a_finished_run_can_be_extended_by_more_rounds(tmp_path: Path) -> None:
         ({"selector": "md"}, "selector = 'md': the run to be resumed has 'forecast'"),
     ],
 )
-def test_the_folder_of_another_run_is_refused_and_unchanged(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_the_folder_of_another_run_is_refused_and_unchanged(tmp_path, change, message):
     federation(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match=message) as refused:
@@ -175,7 +169,7 @@ def test_the_folder_of_another_run_is_refused_and_unchanged(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_a_run_without_a_usable_checkpoint_does_not_begin_again(tmp_path: Path) -> None:
+def test_a_run_without_a_usable_checkpoint_does_not_begin_again(tmp_path):
     federation(tmp_path)
     before = (tmp_path / "history.jsonl").read_bytes()
     for file in (tmp_path / CHECKPOINTS).glob("*.npz"):
@@ -185,7 +179,7 @@ def test_a_run_without_a_usable_checkpoint_does_not_begin_again(tmp_path: Path) 
     assert (tmp_path / "history.jsonl").read_bytes() == before
 
 
-def test_a_run_ends_at_its_target_accuracy_and_stays_ended(tmp_path: Path) -> None:
+def test_a_run_ends_at_its_target_accuracy_and_stays_ended(tmp_path):
     federation(tmp_path / "all", num_rounds=6)
     accuracies = [line["test_accuracy"] for line in rounds(tmp_path / "all")]
     reached = next(round for round, accuracy in enumerate(accuracies) if accuracy >= accuracies[3])
@@ -200,7 +194,7 @@ def test_a_run_ends_at_its_target_accuracy_and_stays_ended(tmp_path: Path) -> No
             assert json.loads(file.metadata()["cohort"]) == {"round": reached}
 
 
-def test_the_best_model_is_kept(tmp_path: Path) -> None:
+def test_the_best_model_is_kept(tmp_path):
     federation(
         tmp_path, num_rounds=6, learning_rate=3.0, clients_per_round=1
     )  # the accuracy goes up and down
@@ -219,21 +213,19 @@ def test_the_best_model_is_kept(tmp_path: Path) -> None:
     assert task.evaluate(model, task.test_data()).accuracy == of[best]["test_accuracy"]
 
 
-def test_a_full_disk_does_not_stop_the_run_and_costs_few_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_does_not_stop_the_run_and_costs_few_checkpoints(tmp_path, monkeypatch):
     federation(tmp_path / "undisturbed", num_rounds=6)
     fsync = os.fsync
     full = False
 
-    def syncing(descriptor: int) -> None:
+    def syncing(descriptor):
         if full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(descriptor)
 
     save = CheckpointFolder.save
 
-    def saving(folder: CheckpointFolder, checkpoint: Checkpoint) -> bool:
+    def saving(folder, checkpoint):
         nonlocal full
         full = checkpoint.round >= 3
         if checkpoint.round == 5:
@@ -254,7 +246,7 @@ def test_a_full_disk_does_not_stop_the_run_and_costs_few_checkpoints(
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and file locks")
 NUM_CLIENTS = 4
-FEDERATION: dict[str, Any] = {
+FEDERATION = {
     "selector": "adaptive-osmd",
     "selector-settings": "learning-rate-multiplier=100",
     "num-clients": NUM_CLIENTS,
@@ -264,22 +256,22 @@ FEDERATION: dict[str, Any] = {
 }
 
 
-def undisturbed(folder: Path, num_rounds: int, **settings: Any) -> list[dict[str, Any]]:
+def undisturbed(folder, num_rounds, **settings):
     """Return the rounds of the same run in process, never stopped."""
     federation(folder, NUM_CLIENTS, num_rounds=num_rounds, **{**FEDERATION, **settings})
     return rounds(folder)
 
 
-def wait_for_rounds(folder: Path, more: int, what: Callable[[], str]) -> None:
+def wait_for_rounds(folder, more, what):
     before = len(rounds(folder))
     wait_for(lambda: len(rounds(folder)) >= before + more, 120, what)
 
 
-def wait_for_checkpoint(folder: Path, round: int, what: Callable[[], str]) -> None:
+def wait_for_checkpoint(folder, round, what):
     wait_for(lambda: max(CheckpointFolder(folder).rounds(), default=0) >= round, 120, what)
 
 
-def writer(folder: Path) -> int:
+def writer(folder):
     """Return the id of the process that has claimed a folder of checkpoints, 0 if there is none."""
     lock = folder / "lock"
     if not CheckpointFolder(folder).is_claimed():
@@ -288,7 +280,7 @@ def writer(folder: Path) -> int:
     return pid if pid and Path(f"/proc/{pid}").exists() else 0
 
 
-def kill_writer(folder: Path, what: Callable[[], str]) -> None:
+def kill_writer(folder, what):
     wait_for(lambda: writer(folder), 60, lambda: f"there is no ServerApp to be killed:\n{what()}")
     pid = writer(folder)
     os.kill(pid, signal.SIGKILL)
@@ -296,7 +288,7 @@ def kill_writer(folder: Path, what: Callable[[], str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(tmp_path_factory):
     with LocalCluster(tmp_path_factory.mktemp("cluster"), NUM_CLIENTS) as running:
         yield running
 
@@ -304,7 +296,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @linux
 @pytest.mark.network
 @pytest.mark.slow
-def test_ten_kills_of_the_serverapp_leave_the_same_run(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_ten_kills_of_the_serverapp_leave_the_same_run(cluster, tmp_path):
     num_rounds, kills = 60, 10  # more rounds than a fast machine completes before the last kill
     chance = random.Random(5)
     folder = tmp_path / "killed"
@@ -330,9 +322,7 @@ def test_ten_kills_of_the_serverapp_leave_the_same_run(cluster: LocalCluster, tm
 @linux
 @pytest.mark.network
 @pytest.mark.slow
-def test_the_death_of_a_serverapp_that_has_claimed_nothing_is_noticed(
-    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_death_of_a_serverapp_that_has_claimed_nothing_is_noticed(cluster, tmp_path, monkeypatch):
     dies = {**FOREIGN_APP, "server/app.py": "import os, signal\napp = os.kill(os.getpid(), signal.SIGKILL)"}
     monkeypatch.setattr(cluster, "app", write_app(tmp_path / "app", dies))
     run = cluster.submit({}, "dies")
@@ -342,9 +332,7 @@ def test_the_death_of_a_serverapp_that_has_claimed_nothing_is_noticed(
 @linux
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_foreign_app_with_a_named_strategy_resumes(
-    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_app_with_a_named_strategy_resumes(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "app", write_foreign_app(tmp_path / "app"))
     for name in ("killed", "undisturbed"):
         (tmp_path / name).mkdir()
@@ -370,8 +358,8 @@ def test_a_foreign_app_with_a_named_strategy_resumes(
 @pytest.mark.network
 @pytest.mark.slow
 def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed_itself(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     run = tmp_path / "run"
     options = ("--clients", "4", "--per-round", "2", "--seed", "3", "--rounds", "12")
     selectors = ("--selector", "uniform", "--selector", "pow-d")
@@ -407,7 +395,7 @@ def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed
 @linux
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_run_survives_the_death_of_the_superlink_and_then_of_the_serverapp_too(tmp_path: Path) -> None:
+def test_a_run_survives_the_death_of_the_superlink_and_then_of_the_serverapp_too(tmp_path):
     folder = tmp_path / "server"
     port, control = free_ports(2)
     started = [
@@ -459,7 +447,7 @@ def test_a_run_survives_the_death_of_the_superlink_and_then_of_the_serverapp_too
         kill_writer(run / CHECKPOINTS, first.log.read_text)
         started[0].wait_for("superlink ended with code -9: started again")
 
-        def resumed() -> bool:
+        def resumed():
             again = Running(tmp_path / "again.log", "server", "run", "--resume", "last", "--dir", str(folder))
             return again.process.wait(timeout=240) == 0
 
@@ -492,7 +480,7 @@ def test_a_run_survives_the_death_of_the_superlink_and_then_of_the_serverapp_too
             each.end()
 
 
-def processes_with_arguments(text: str) -> list[int]:
+def processes_with_arguments(text):
     """Return the processes whose command line contains this text, the oldest first."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):

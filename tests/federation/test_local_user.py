@@ -1,14 +1,11 @@
 """What another user of the server's machine can do: connect to the loopback ports, and be refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
@@ -22,9 +19,6 @@ from deploy.flower import commands
 from deploy.tls import certificates
 
 from ..deploy.engines.test_local_cluster import listening_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = [
     pytest.mark.network,
@@ -64,9 +58,7 @@ ATTACKER = dedent("""
 """)
 
 
-def attack(
-    requests: Sequence[tuple[Any, ...]], files: Sequence[str] = ()
-) -> tuple[list[Any], dict[str, str]]:
+def attack(requests, files=()):
     """Run the attacker: as another user, if this one may become another."""
     done = subprocess.run(
         [sys.executable, "-c", ATTACKER],
@@ -81,15 +73,15 @@ def attack(
     return statuses, contents
 
 
-def memory(pid: int) -> float:
+def memory(pid):
     """Return the largest memory that a process has had, MB."""
     (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmHWM" in line)
     return int(line.split()[1]) / 1e3
 
 
 def test_another_user_registers_nothing_runs_nothing_takes_no_task_and_reads_no_secret(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)  # pytest's are 0700: here the server's own folder must be enough
     certificates.write_client_key(tmp_path / "mallory", "key")
@@ -103,7 +95,7 @@ def test_another_user_registers_nothing_runs_nothing_takes_no_task_and_reads_no_
         pki = tmp_path / "run" / "state" / "pki"
         secret = (pki / "control.secret").read_text()
 
-        harmful: list[tuple[str, Any]] = [
+        harmful = [
             ("/v1/control/register-node", RegisterNodeRequest(public_key=own_key)),
             ("/v1/control/start-run", StartRunRequest(fab=Fab(content=b"PK"))),
             ("/v1/runtime/acquire-task", AcquireTaskRequest(supported_task_types=["serverapp", "clientapp"])),
@@ -155,7 +147,7 @@ def test_another_user_registers_nothing_runs_nothing_takes_no_task_and_reads_no_
         assert (tmp_path / "run" / "logs" / "superlink.log").read_text().count("Created node_id") == 1
 
 
-def test_a_superlink_that_cannot_demand_the_secret_does_not_start(tmp_path: Path) -> None:
+def test_a_superlink_that_cannot_demand_the_secret_does_not_start(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("00")
     done = subprocess.run(

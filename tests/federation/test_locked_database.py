@@ -5,12 +5,9 @@ import json
 import sqlite3
 import threading
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from deploy.engines.engine import Engine
 from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import Trial
 from server.history import FILE_NAME, RunHistory
@@ -27,10 +24,10 @@ SOON = 15.0  # s from the release to a round in which all clients train
 CLIENTS = 3
 
 
-def test_all_clients_answer_again_soon_after_a_lock_of_40_s(tmp_path: Path) -> None:
+def test_all_clients_answer_again_soon_after_a_lock_of_40_s(tmp_path):
     """On `cohort up`'s cluster; the nemesis locks the database of `cohort server`."""
     federation = ENGINES["cluster"](tmp_path / "all", CLIENTS)
-    config: dict[str, Any] = {
+    config = {
         "selector": "md",
         "num-clients": CLIENTS,
         "clients-per-round": CLIENTS,
@@ -42,12 +39,12 @@ def test_all_clients_answer_again_soon_after_a_lock_of_40_s(tmp_path: Path) -> N
     }
     trial = Trial("run", config, RunHistory(federation.run / FILE_NAME))
     watch = Watch(federation.run)
-    said: list[str] = []
+    said = []
 
-    def complete(since: float) -> list[dict[str, Any]]:
+    def complete(since):
         return [line for line in watch.rounds_since(since) if line["num_available"] == CLIENTS]
 
-    def follow(running: Engine) -> None:
+    def follow(running):
         with contextlib.suppress(Exception):  # the federation ends before the run does
             train(running, [trial], Watcher(said.append), at_once=False)
 

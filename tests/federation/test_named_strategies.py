@@ -19,7 +19,6 @@ from ..support.named_strategies import (
     SEED,
     SELECTORS,
     SETTINGS,
-    Lines,
     argument,
     check_history,
     check_private_groups,
@@ -35,7 +34,7 @@ NAMES = ("delta", "pow-d", "flics", "flics-private")
 
 
 @pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Lines], str]:
+def comparison(tmp_path_factory):
     """Return the histories by selector, and what `cohort up` prints."""
     folder = tmp_path_factory.mktemp("up") / "run"
     command = [Path(sys.executable).parent / "cohort", "up", "--out", folder]
@@ -50,9 +49,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Line
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_over_grpc_is_that_of_the_batched_simulation(
-    comparison: tuple[dict[str, Lines], str], tmp_path: Path, name: str
-) -> None:
+def test_a_run_over_grpc_is_that_of_the_batched_simulation(comparison, tmp_path, name):
     lines = comparison[0][name]
     check_history(lines, ROUNDS, [] if name == "flics-private" else ["0", "1", "2"])
     if name == "flics-private":
@@ -73,7 +70,7 @@ def test_a_run_over_grpc_is_that_of_the_batched_simulation(
     check_same_rounds(rounds_of(simulated), rounds_of(lines))
 
 
-def test_private_groups_stay_private_and_scale_the_updates(comparison: tuple[dict[str, Lines], str]) -> None:
+def test_private_groups_stay_private_and_scale_the_updates(comparison):
     histories, printed = comparison
     roster = histories["flics-private"][2]
     assert roster["client_groups"] == [None] * CLIENTS

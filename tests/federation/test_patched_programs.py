@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from benchmarks import noop
 from benchmarks.apps import write_app
 from benchmarks.rounds import measure as rounds
 from benchmarks.throughput.processes import tree
-from deploy.engines.local_cluster import MARK, LocalCluster, Programs
+from deploy.engines.local_cluster import MARK, LocalCluster
 from deploy.processes.groups import processes_with, wait_until
 
 from ..support.processes import kill_for_good
@@ -24,10 +23,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Callable[..., rounds.Federation]]:
+def federation(tmp_path):
     clusters = []
 
-    def start(programs: Programs) -> rounds.Federation:
+    def start(programs):
         """Run the app that does nothing; once `crash` exists, its ClientApps kill themselves when polled."""
         app = write_app(tmp_path / "app", rounds.CONFIG, Path(noop.__file__))
         source = Path(noop.__file__).read_text()
@@ -43,7 +42,7 @@ def federation(tmp_path: Path) -> Iterator[Callable[..., rounds.Federation]]:
         cluster.close()
 
 
-def check_a_round_does_not_wait_for_killed_client_apps(running: rounds.Federation, tmp_path: Path) -> None:
+def check_a_round_does_not_wait_for_killed_client_apps(running, tmp_path):
     (tmp_path / "crash").touch()
     began = time.monotonic()
     with pytest.raises(RuntimeError, match=r"2 replies wanted(.|\n)*ClientApp stopped responding"):
@@ -54,9 +53,7 @@ def check_a_round_does_not_wait_for_killed_client_apps(running: rounds.Federatio
 @pytest.mark.network
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 @pytest.mark.slow
-def test_rounds_survive_killed_fork_servers_and_do_not_wait_for_killed_client_apps(
-    federation: Callable[..., rounds.Federation], tmp_path: Path
-) -> None:
+def test_rounds_survive_killed_fork_servers_and_do_not_wait_for_killed_client_apps(federation, tmp_path):
     running = federation("patched")
     running.turn(1, poll=False)
     supernodes = [process.pid for process in running.cluster.client_processes]
@@ -77,9 +74,7 @@ def test_rounds_survive_killed_fork_servers_and_do_not_wait_for_killed_client_ap
 
 
 @pytest.mark.network
-def test_a_round_does_not_wait_for_killed_client_apps_of_a_shared_fork_server(
-    federation: Callable[..., rounds.Federation], tmp_path: Path
-) -> None:
+def test_a_round_does_not_wait_for_killed_client_apps_of_a_shared_fork_server(federation, tmp_path):
     running = federation("forked")
     running.turn(1, poll=False)
     check_a_round_does_not_wait_for_killed_client_apps(running, tmp_path)
@@ -87,7 +82,7 @@ def test_a_round_does_not_wait_for_killed_client_apps_of_a_shared_fork_server(
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_the_benchmark_prints_medians_of_both_engines_and_leaves_nothing() -> None:
+def test_the_benchmark_prints_medians_of_both_engines_and_leaves_nothing():
     before = set(Path("/tmp").glob("cohort-rounds-*"))
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "rounds", "--json", "--nodes", "2", "--rounds", "1"],

@@ -8,12 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -62,43 +61,43 @@ class Federation:
     """The last process that joined under each name."""
 
     @property
-    def log(self) -> str:
+    def log(self):
         return (self.server.folder / "logs" / "superlink.log").read_text()
 
-    def lines(self, kind: str) -> list[dict[str, Any]]:
+    def lines(self, kind):
         (history,) = self.server.folder.glob("runs/*/history.jsonl")
         complete = [line for line in history.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return [line for line in map(json.loads, complete) if line["type"] == kind]
 
-    def goes_on(self) -> None:
+    def goes_on(self):
         """Wait for two rounds more, to which all who were chosen have answered."""
 
-        def good() -> int:
+        def good():
             return sum(bool(line.get("clients")) and all(line["responded"]) for line in self.lines("round"))
 
         before = good()
         wait_for(lambda: good() >= before + 2, 120, lambda: str(self.lines("round")[-3:]))
 
-    def operator(self, *arguments: str) -> str:
+    def operator(self, *arguments):
         return cohort("server", *arguments, folder=self.server.folder)
 
-    def key(self, name: str) -> Key:
+    def key(self, name):
         """Return an honest device's key."""
         return read_key(self.folder / name / "key")
 
-    def node(self, name: str) -> int:
+    def node(self, name):
         return int(json.loads(self.server.client(name).read_text())["node-id"])
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+def federation(tmp_path_factory):
     folder = tmp_path_factory.mktemp("federation")
     with ExitStack() as stack:
         server = Server.load(stack.enter_context(server_up(folder / "server")))
 
-        devices: dict[str, Running] = {}
+        devices = {}
 
-        def join(name: str, *arguments: str) -> Running:
+        def join(name, *arguments):
             state = ("--state-dir", str(folder / name))
             device = devices[name] = Running(folder / f"{name}.log", "client", "join", *state, *arguments)
             stack.callback(device.end)
@@ -124,30 +123,28 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         yield running
 
 
-def read_key(path: Path) -> Key:
+def read_key(path):
     key = serialization.load_ssh_private_key(path.read_bytes(), None)
     assert isinstance(key, EllipticCurvePrivateKey)
     return key
 
 
-def public(key: Key) -> bytes:
+def public(key):
     return public_key_to_bytes(key.public_key())
 
 
-def shown(key: Key, signer: Key, ago: float = 0.0) -> list[tuple[str, str | bytes]]:
+def shown(key, signer, ago=0.0):
     """Return the metadata with which a node authenticates a request: its key, and a signature of the time."""
     time_stamp = (now() - timedelta(seconds=ago)).isoformat()
     signature = sign_message(signer, time_stamp.encode())
     return [(wire.PUBLIC_KEY, public(key)), (wire.TIME_STAMP, time_stamp), (wire.SIGNATURE, signature)]
 
 
-def activate(key: Key) -> ActivateNodeRequest:
+def activate(key):
     return ActivateNodeRequest(public_key=public(key), heartbeat_interval=30)
 
 
-def test_a_request_without_its_own_registered_key_is_refused_and_the_log_says_why(
-    federation: Federation, tmp_path: Path
-) -> None:
+def test_a_request_without_its_own_registered_key_is_refused_and_the_log_says_why(federation, tmp_path):
     """Over TLS and without it, with requests of any kind."""
     stranger = read_key(certificates.write_client_key(tmp_path, "stranger"))
     mallory = read_key(certificates.write_client_key(tmp_path, "mallory"))
@@ -159,7 +156,7 @@ def test_a_request_without_its_own_registered_key_is_refused_and_the_log_says_wh
     authority = grpc.ssl_channel_credentials(federation.server.authority.read_bytes())
     others = federation.node("pi-1")
 
-    def refused(method: str, request: Any, metadata: list[tuple[str, str | bytes]], reason: str) -> None:
+    def refused(method, request, metadata, reason):
         before = len(federation.log)
         with (
             grpc.secure_channel(federation.server.address, authority) as channel,
@@ -206,9 +203,7 @@ def test_a_request_without_its_own_registered_key_is_refused_and_the_log_says_wh
     ],
     ids=["no key", "plaintext", "foreign authority"],
 )
-def test_flowers_own_supernode_is_refused(
-    federation: Federation, tmp_path: Path, arguments: list[str], says: str
-) -> None:
+def test_flowers_own_supernode_is_refused(federation, tmp_path, arguments, says):
     foreign = certificates.write_certificates(tmp_path / "pki").ca
     paths = {"ca": federation.server.authority, "foreign": foreign}
     before = len(federation.server.states())
@@ -226,8 +221,8 @@ def test_flowers_own_supernode_is_refused(
 
 
 def test_a_key_is_registered_once_and_a_stolen_invitation_does_not_lock_out_its_owner(
-    federation: Federation,
-) -> None:
+    federation,
+):
     key = (federation.folder / "pi-1" / "key.pub").read_text().strip()
     federation.operator("register", "pi-1", key)  # again: nothing changes
     other = public_key_of(certificates.write_client_key(federation.folder, "other"))
@@ -246,9 +241,7 @@ def test_a_key_is_registered_once_and_a_stolen_invitation_does_not_lock_out_its_
     federation.goes_on()
 
 
-def test_a_device_sends_nothing_to_a_server_of_another_authority(
-    federation: Federation, tmp_path: Path
-) -> None:
+def test_a_device_sends_nothing_to_a_server_of_another_authority(federation, tmp_path):
     foreign = certificates.write_certificates(tmp_path / "pki").ca
     before = len(federation.log)
     device = federation.join("deceived", "--server", federation.server.address, "--ca", str(foreign))
@@ -257,7 +250,7 @@ def test_a_device_sends_nothing_to_a_server_of_another_authority(
     assert "ActivateNode" not in federation.log[before:]
 
 
-def test_a_device_that_claims_another_name_keeps_its_own(federation: Federation) -> None:
+def test_a_device_that_claims_another_name_keeps_its_own(federation):
     claims = (
         "--server",
         federation.server.address,
@@ -279,7 +272,7 @@ def test_a_device_that_claims_another_name_keeps_its_own(federation: Federation)
     federation.goes_on()
 
 
-def test_a_key_is_changed_during_a_run_and_the_old_one_is_refused(federation: Federation) -> None:
+def test_a_key_is_changed_during_a_run_and_the_old_one_is_refused(federation):
     old = federation.folder / "old"
     shutil.copytree(federation.folder / "pi-2", old, ignore=shutil.ignore_patterns("lock", "flwr", "tmp"))
     before = federation.node("pi-2")
@@ -301,9 +294,7 @@ def test_a_key_is_changed_during_a_run_and_the_old_one_is_refused(federation: Fe
     federation.goes_on()
 
 
-def test_a_device_refuses_an_app_that_it_does_not_trust_until_it_is_told_to(
-    federation: Federation, tmp_path: Path
-) -> None:
+def test_a_device_refuses_an_app_that_it_does_not_trust_until_it_is_told_to(federation, tmp_path):
     invitation = tmp_path / "careful.invitation"
     federation.server.invite("careful", invitation, 1, 64 * "0")  # the hash of another app
     device = federation.join("careful", "--invitation", str(invitation), "--partition", "0/2")

@@ -1,7 +1,5 @@
 """``python -m tests.nemesis --seed N --minutes M`` runs a real federation under faults, and checks it."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -14,14 +12,16 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from deploy.processes.signals import raise_on_signals
+
 from .faults import episode
 from .federations import ENGINES
-from .nemesis import Nemesis, Report
+from .nemesis import Nemesis
 
 BOUND = 15.0  # s
 
 
-def main() -> int:
+def main():
     """Run the nemesis; return 0 if nothing was violated, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.nemesis", description=__doc__)
     parser.add_argument("--seed", type=int, help="of the schedule (default: a new one)")
@@ -54,13 +54,18 @@ def main() -> int:
         deadline=given.deadline,
         say=lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", file=console, flush=True),
     )
-    with (folder / "serverapp.log").open("w") as log, contextlib.redirect_stdout(log):
+    # A nemesis that is told to end takes its federation with it.
+    with (
+        raise_on_signals(lambda _: KeyboardInterrupt()),
+        (folder / "serverapp.log").open("w") as log,
+        contextlib.redirect_stdout(log),
+    ):
         report = nemesis.run()
     print(tell(report))
     return int(bool(report.violations))
 
 
-def tell(report: Report) -> str:
+def tell(report):
     """Return a report as text, with the command that replays the schedule."""
     lines = []
     if report.verdict is not None:

@@ -4,15 +4,12 @@ Written without the product's aggregation: plain NumPy in float64, from the line
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from .updates import Arrays, fingerprint, num_examples, trained
+from .updates import fingerprint, num_examples, trained
 
 TOLERANCE = 1e-4  # absolute; the product sums in float32. A missing or doubled update moves weights by 0.05
 
@@ -33,13 +30,13 @@ class Verdict:
 
 
 def check(
-    history: Path,
-    trainings: Path,
-    models: Mapping[int, Arrays],
+    history,
+    trainings,
+    models,
     *,
-    clients_per_round: int,
-    last: Arrays | None = None,
-) -> Verdict:
+    clients_per_round,
+    last=None,
+):
     """Check a run that has ended.
 
     Every reply counts at most once and in its own round; the history holds each round once, in order; each
@@ -100,12 +97,12 @@ def check(
     return verdict
 
 
-def read_lines(history: Path) -> list[dict[str, Any]]:
+def read_lines(history):
     """Return the lines of a history; each must be complete."""
     return [json.loads(line) for line in history.read_text().splitlines()]
 
 
-def _check_order(lines: Sequence[Mapping[str, Any]], rounds: Iterable[Any], verdict: Verdict) -> None:
+def _check_order(lines, rounds, verdict):
     numbers = [line["round"] for line in rounds]
     if numbers != list(range(len(numbers))):
         odd = [pair for pair in pairwise(numbers) if pair[1] != pair[0] + 1]
@@ -118,8 +115,8 @@ def _check_order(lines: Sequence[Mapping[str, Any]], rounds: Iterable[Any], verd
         verdict.violations.append("the run ended more than once")
 
 
-def _first_model(trainings: Path, verdict: Verdict) -> Arrays | None:
-    found: list[Arrays] = []
+def _first_model(trainings, verdict):
+    found = []
     for path in sorted(trainings.glob("first-model-*.npz")):
         with np.load(path) as arrays:
             found.append({name: arrays[name].astype(np.float64) for name in arrays.files})
@@ -128,11 +125,11 @@ def _first_model(trainings: Path, verdict: Verdict) -> Arrays | None:
     return found[0] if found else None
 
 
-def _trainings(folder: Path) -> dict[tuple[int, int], list[list[float]]]:
+def _trainings(folder):
     """Return, by (client, round), the fingerprints of the models that the client trained to the end."""
-    found: dict[tuple[int, int], list[list[float]]] = {}
+    found = {}
     for path in folder.glob("*.jsonl"):
-        begun: dict[tuple[int, int], list[float]] = {}  # by process and round
+        begun = {}  # by process and round
         for text in path.read_text().splitlines():
             line = json.loads(text)
             key = line["pid"], line["born"]
@@ -143,9 +140,7 @@ def _trainings(folder: Path) -> dict[tuple[int, int], list[list[float]]]:
     return found
 
 
-def _weights(
-    line: Mapping[str, Any], clients: Sequence[int], clients_per_round: int, verdict: Verdict
-) -> list[float]:
+def _weights(line, clients, clients_per_round, verdict):
     """Return the weights that the clients must have, and compare them with the recorded ones.
 
     With md a client that was drawn n times of K has the weight n/K; if at most K clients are available, all
@@ -183,7 +178,7 @@ def _weights(
     return weights
 
 
-def _compare(what: str, saved: Arrays, replayed: Arrays, verdict: Verdict) -> None:
+def _compare(what, saved, replayed, verdict):
     verdict.models += 1
     if saved.keys() != replayed.keys():
         verdict.violations.append(f"{what} has arrays {sorted(saved)}, not {sorted(replayed)}")

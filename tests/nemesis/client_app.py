@@ -8,10 +8,9 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from .updates import fingerprint, num_examples, trained
@@ -22,7 +21,7 @@ app = ClientApp()
 
 
 @app.query("status")
-def status(message: Message, context: Context) -> Message:
+def status(message, context):
     client = int(str(context.node_config["partition-id"]))
     identity = ConfigRecord({"client-id": f"client-{client:02d}"})
     metrics = MetricRecord({"num-examples": num_examples(client), "available": 1})
@@ -30,21 +29,21 @@ def status(message: Message, context: Context) -> Message:
 
 
 @app.query("loss")
-def loss(message: Message, context: Context) -> Message:
+def loss(message, context):
     client = int(str(context.node_config["partition-id"]))
     metrics = MetricRecord({"num-examples": num_examples(client), "available": 1, "loss": 1 + 0.1 * client})
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
 @app.train()
-def train(message: Message, context: Context) -> Message:
+def train(message, context):
     client = int(str(context.node_config["partition-id"]))
     round = int(str(message.content.config_records["config"]["server-round"]))
     model = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
     folder = Path(str(context.run_config["output-dir"])).parent / "trainings"
     folder.mkdir(parents=True, exist_ok=True)
     if round == 1:
-        np.savez(folder / f"first-model-{client}.npz", **model)  # type: ignore[arg-type]
+        np.savez(folder / f"first-model-{client}.npz", **model)
     about = {"client": client, "round": round, "pid": os.getpid(), "born": born(os.getpid())}
     note(folder, client, {"event": "begin", **about, "model": fingerprint(model)})
     steps = int(str(context.run_config["local-steps"]))
@@ -56,13 +55,13 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 
-def note(folder: Path, client: int, line: dict[str, Any]) -> None:
+def note(folder, client, line):
     """Append a line at once: this process may be killed in the next moment."""
     file = os.open(folder / f"client-{client:02d}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     os.write(file, (json.dumps({**line, "at": time.time()}) + "\n").encode())
     os.close(file)
 
 
-def born(pid: int) -> int:
+def born(pid):
     """Return when a process started, in clock ticks: with its id it is unique (Linux)."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])

@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ..support.proxy import Trouble
 
@@ -59,7 +58,7 @@ class Episode:
     quiet: float
     faults: tuple[Fault, ...]
 
-    def line(self) -> dict[str, Any]:
+    def line(self):
         """Return it for a JSON line, without the settings that are not used."""
         always = {"client", "start", "seconds"}
         faults = [
@@ -69,7 +68,7 @@ class Episode:
         return {"episode": self.number, "quiet": self.quiet, "faults": faults}
 
 
-def episode(seed: int, number: int, num_clients: int, parts: frozenset[str]) -> Episode:
+def episode(seed, number, num_clients, parts):
     """Return an episode of the schedule of a seed.
 
     Parameters
@@ -84,7 +83,7 @@ def episode(seed: int, number: int, num_clients: int, parts: frozenset[str]) -> 
     return Episode(number, round(chance.uniform(1, 4), 2), faults)
 
 
-def _fault(chance: random.Random, part: str, fault: str, num_clients: int) -> Fault:
+def _fault(chance, part, fault, num_clients):
     longest = {"lock": LONGEST_LOCK, "pause": LONGEST_PAUSE, "partition": LONGEST_PARTITION}.get(fault, 0.0)
     seconds = round(min(longest, chance.choice((0.3, 1.0)) * chance.uniform(0.1, 1) * longest), 2)
     client = chance.randrange(num_clients) if part in (SUPERNODE, CLIENTAPP, NETWORK) else None

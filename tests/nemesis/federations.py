@@ -4,13 +4,10 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.engines.engine import Engine
 from deploy.engines.local_cluster import LocalCluster
 from deploy.engines.superlink import RunningSuperLink
 from deploy.flower.app_folder import app_folder
@@ -32,19 +29,19 @@ END_GRACE = 10.0  # s that processes have to end when their parent has
 class Target:
     """A process, which is not mistaken for another one that gets its id later."""
 
-    def __init__(self, pid: int, since: int | None = None) -> None:
+    def __init__(self, pid, since=None):
         self.pid = pid
         self._born = born(pid) if since is None else since
 
     @property
-    def exists(self) -> bool:
+    def exists(self):
         """Whether the process has not ended."""
         try:
             return born(self.pid) == self._born
         except (OSError, IndexError):
             return False
 
-    def signal(self, number: signal.Signals) -> bool:
+    def signal(self, number):
         """Send a signal; return whether the process was still there."""
         if not self.exists:
             return False
@@ -68,35 +65,35 @@ class Federation(ABC):
     faults: frozenset[str]
     """"part fault" of `schedule.FAULTS` that it can suffer."""
 
-    def __init__(self, folder: Path, num_clients: int) -> None:
+    def __init__(self, folder, num_clients):
         self.folder = folder
         self.num_clients = num_clients
         self.run = folder / "run"
         self.trainings = folder / "trainings"
         self.app = write_app(folder / "app")
-        self.proxies: list[Proxy] = []
+        self.proxies = []
         self._held = contextlib.ExitStack()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self):
         with contextlib.ExitStack() as held:
             held.callback(lambda: [proxy.close() for proxy in self.proxies])
             engine = self._start(held)
             self._held = held.pop_all()
         return engine
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._held.close()
 
     @abstractmethod
-    def _start(self, held: contextlib.ExitStack) -> Engine:
+    def _start(self, held):
         """Start everything; what must be ended later is `held`."""
 
     @property
     @abstractmethod
-    def database(self) -> Path:
+    def database(self):
         """The SuperLink's."""
 
-    def target(self, part: str, client: int | None = None) -> Target | None:
+    def target(self, part, client=None):
         """Return a process, None if it does not exist now."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             if part == SERVERAPP:
@@ -108,14 +105,14 @@ class Federation(ABC):
         return None
 
     @abstractmethod
-    def _pid(self, part: str, client: int | None) -> int | None:
+    def _pid(self, part, client):
         """Return the process id of the SuperLink or a SuperNode."""
 
-    def _serverapp(self) -> Target | None:
+    def _serverapp(self):
         folder = CheckpointFolder(self.run / CHECKPOINTS)
         return Target(int((folder.path / "lock").read_text())) if folder.is_claimed() else None
 
-    def _clientapp(self, client: int) -> Target | None:
+    def _clientapp(self, client):
         """Return the process in which a client trains now, as the client wrote it down."""
         log = self.trainings / f"client-{client:02d}.jsonl"
         with log.open("rb") as file:
@@ -135,15 +132,15 @@ class ClusterFederation(Federation):
         }
     )
 
-    def _start(self, held: contextlib.ExitStack) -> Engine:
+    def _start(self, held):
         self._cluster = held.enter_context(_ProxiedCluster(self))
         return self._cluster
 
     @property
-    def database(self) -> Path:
+    def database(self):
         return self.folder / "cluster" / "state" / "superlink.db"
 
-    def _pid(self, part: str, client: int | None) -> int | None:
+    def _pid(self, part, client):
         if part == SUPERNODE:
             return self._cluster.client_processes[client or 0].pid
         return self._cluster.superlink_pid
@@ -152,15 +149,15 @@ class ClusterFederation(Federation):
 class _ProxiedCluster(LocalCluster):
     """A cluster whose SuperNodes reach the SuperLink through proxies."""
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation):
         super().__init__(federation.folder / "cluster", federation.num_clients, app=federation.app)
         self._proxies = federation.proxies
 
     @property
-    def superlink_pid(self) -> int | None:
+    def superlink_pid(self):
         return self._superlink and self._superlink.pid
 
-    def _start_client(self, index: int, port: int) -> None:
+    def _start_client(self, index, port):
         direct = self._fleet_port
         while len(self._proxies) <= index:
             self._proxies.append(Proxy(direct))
@@ -176,7 +173,7 @@ class ServerFederation(Federation):
 
     faults = ClusterFederation.faults | {"superlink kill", "superlink restart"}
 
-    def _start(self, held: contextlib.ExitStack) -> Engine:
+    def _start(self, held):
         folder = self.folder / "server"
         port, control = free_ports(2)
         up = Running(
@@ -196,7 +193,7 @@ class ServerFederation(Federation):
         engine = RunningSuperLink(CONNECTION, self.app, folder, server.environment())
         return held.enter_context(engine)
 
-    def _join(self, client: int) -> Running:
+    def _join(self, client):
         """Let a device join, by an invitation that leads to its proxy."""
         name = f"client-{client:02d}"
         invitation = self.folder / f"{name}.invitation"
@@ -212,22 +209,22 @@ class ServerFederation(Federation):
         )
 
     @property
-    def database(self) -> Path:
+    def database(self):
         return self.folder / "server" / "superlink.db"
 
-    def _device(self, client: int) -> Path:
+    def _device(self, client):
         return self.folder / f"device-{client:02d}"
 
-    def _pid(self, part: str, client: int | None) -> int | None:
+    def _pid(self, part, client):
         return first_with_argument(
             str(self._device(client or 0) / "key") if part == SUPERNODE else str(self.database)
         )
 
 
-ENGINES: dict[str, type[Federation]] = {"cluster": ClusterFederation, "server": ServerFederation}
+ENGINES = {"cluster": ClusterFederation, "server": ServerFederation}
 
 
-def write_app(folder: Path) -> Path:
+def write_app(folder):
     """Write a copy of this project's app whose ClientApp is the nemesis's."""
     copy_app(app_folder(), folder, folder)
     shutil.copyfile(HERE / "client_app.py", folder / "client" / "app.py")
@@ -237,7 +234,7 @@ def write_app(folder: Path) -> Path:
     return folder
 
 
-def processes_with_argument(argument: str) -> Iterator[int]:
+def processes_with_argument(argument):
     """Yield the processes that have this argument, the oldest first."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -247,11 +244,11 @@ def processes_with_argument(argument: str) -> Iterator[int]:
     yield from (pid for _, pid in sorted(found))
 
 
-def first_with_argument(argument: str) -> int | None:
+def first_with_argument(argument):
     """Return the oldest process that has this argument: the others are its children."""
     return next(processes_with_argument(argument), None)
 
 
-def _end(running: Running) -> None:
+def _end(running):
     with contextlib.suppress(subprocess.TimeoutExpired):
         running.end()

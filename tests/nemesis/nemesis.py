@@ -5,21 +5,18 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from safetensors.numpy import load_file
 
-from deploy.engines.engine import Engine
 from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import Trial
 from server.history import FILE_NAME, RunHistory
 
 from .checker import Verdict, check
-from .faults import SERVERAPP, Episode, episode
-from .federations import ENGINES, Federation
+from .faults import SERVERAPP, episode
+from .federations import ENGINES
 from .play import play
 from .watch import Watch
 
@@ -68,23 +65,23 @@ class Nemesis:
 
     def __init__(
         self,
-        folder: Path,
+        folder,
         *,
-        seed: int,
-        minutes: float,
-        engine: str,
-        bound: float,
-        clients: int,
-        per_round: int,
-        deadline: float,
-        say: Callable[[str], None],
-    ) -> None:
+        seed,
+        minutes,
+        engine,
+        bound,
+        clients,
+        per_round,
+        deadline,
+        say,
+    ):
         folder.mkdir(parents=True)
         self.report = Report(seed, engine, str(folder), bound)
         self._folder, self._minutes, self._say = folder, minutes, say
         self._clients, self._per_round = clients, per_round
-        self._federation: Federation = ENGINES[engine](folder, clients)
-        config: dict[str, Any] = {
+        self._federation = ENGINES[engine](folder, clients)
+        config = {
             "selector": "md",
             "num-clients": clients,
             "num-rounds": FOREVER,
@@ -96,10 +93,10 @@ class Nemesis:
             "output-dir": str(self._federation.run),
         }
         self._trial = Trial("run", config, RunHistory(self._federation.run / FILE_NAME))
-        self._problems: list[str] = []
+        self._problems = []
         self._slowness = Slowness()
 
-    def run(self) -> Report:
+    def run(self):
         """Play the schedule until the time is over, let the run end, and check it."""
         began = time.monotonic()
         watch = Watch(self._federation.run)
@@ -119,7 +116,7 @@ class Nemesis:
         (self._folder / "outcome.json").write_text(json.dumps(asdict(self.report), indent=1))
         return self.report
 
-    def _train(self, engine: Engine) -> None:
+    def _train(self, engine):
         """Follow the run as `cohort up` does; if it ends too early, resume it as its operator would."""
         for attempt in itertools.count(2):
             try:
@@ -136,7 +133,7 @@ class Nemesis:
                 return
             self._trial = replace(self._trial, name=f"run-by-hand-{attempt}")  # a cluster knows the other
 
-    def _attack(self, watch: Watch, end: float) -> None:
+    def _attack(self, watch, end):
         number = 0
         while time.monotonic() < end:
             now = episode(self.report.seed, number, self._clients, self._federation.faults)
@@ -172,10 +169,10 @@ class Nemesis:
                 return
             number += 1
 
-    def _wait_for_round(self, watch: Watch, since: float, limit: float, available: int) -> float | None:
+    def _wait_for_round(self, watch, since, limit, available):
         """Return the seconds until a round with so many available clients was completed."""
 
-        def found() -> list[dict[str, Any]]:
+        def found():
             return [
                 line for line in watch.rounds_since(since) if (line.get("num_available") or 0) >= available
             ]
@@ -184,7 +181,7 @@ class Nemesis:
         first = found()
         return round(first[0]["at"] - since, 2) if first else None
 
-    def _finish(self, trainer: threading.Thread) -> None:
+    def _finish(self, trainer):
         """End the run by a last kill of the ServerApp: resumed, it has few rounds to go."""
         reached = max(line["round"] for line in self._rounds())
         self._trial.run_config["num-rounds"] = reached + LAST_ROUNDS
@@ -195,12 +192,12 @@ class Nemesis:
         if trainer.is_alive():
             self.report.violations.append(f"the run did not end within {END_LIMIT:g} s")
 
-    def _rounds(self) -> list[dict[str, Any]]:
+    def _rounds(self):
         history = RunHistory(self._federation.run / FILE_NAME)
         history.read()
         return history.rounds
 
-    def _judge(self, watch: Watch) -> None:
+    def _judge(self, watch):
         report, run = self.report, self._federation.run
         report.resumes = watch.resumes
         report.violations += self._problems + watch.violations
@@ -216,7 +213,7 @@ class Nemesis:
         )
         report.violations += report.verdict.violations
 
-    def _wait(self, condition: Callable[[], bool], limit: float) -> bool:
+    def _wait(self, condition, limit):
         end = time.monotonic() + limit
         while not condition():
             if time.monotonic() > end:
@@ -229,16 +226,16 @@ class Nemesis:
 class Slowness:
     """How many times longer computing takes than the processor time that it needs: 1 on an idle machine."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._wall = self._processor = 0.0
 
     @property
-    def factor(self) -> float:
+    def factor(self):
         """The mean over all measurements so far, at most `SLOWEST`: minutes would be no bound."""
         slowness = self._wall / self._processor if self._processor else 1.0
         return round(min(max(1.0, slowness), SLOWEST), 2)
 
-    def measure(self) -> None:
+    def measure(self):
         """Compute for some milliseconds."""
         wall, processor = time.perf_counter(), time.thread_time()
         while time.thread_time() - processor < SPIN:
@@ -247,7 +244,7 @@ class Slowness:
         self._processor += time.thread_time() - processor
 
 
-def describe(now: Episode) -> str:
+def describe(now):
     """Return an episode as one line."""
     faults = []
     for fault in now.faults:
@@ -259,5 +256,5 @@ def describe(now: Episode) -> str:
     return f"episode {now.number}: {'; '.join(faults)}"
 
 
-def _seconds(value: float | None) -> str:
+def _seconds(value):
     return "never" if value is None else f"{value:.1f} s"

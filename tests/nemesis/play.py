@@ -6,11 +6,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from ..support.proxy import Trouble
-from .faults import CLIENTAPP, DATABASE, NETWORK, Episode, Fault
-from .federations import Federation
+from .faults import CLIENTAPP, DATABASE, NETWORK
 
 LOOK = 0.01  # s
 LOOK_FOR = 8.0  # s in which the process of a fault must show up; a ClientApp exists only while it trains
@@ -18,7 +16,7 @@ SIGNALS = {"kill": signal.SIGKILL, "restart": signal.SIGTERM, "pause": signal.SI
 Heal = Callable[[], None]
 
 
-def play(episode: Episode, federation: Federation) -> list[dict[str, Any]]:
+def play(episode, federation):
     """Carry out the faults of an episode; return, for each, when it began and was healed.
 
     Returns
@@ -26,10 +24,10 @@ def play(episode: Episode, federation: Federation) -> list[dict[str, Any]]:
     list of dict
         "hit": whether there was something to be hit; "began", "healed": time.time(), s.
     """
-    outcomes: list[dict[str, Any]] = [{} for _ in episode.faults]
+    outcomes = [{} for _ in episode.faults]
     begin = time.monotonic()
 
-    def carry_out(fault: Fault, outcome: dict[str, Any]) -> None:
+    def carry_out(fault, outcome):
         time.sleep(max(0.0, begin + fault.start - time.monotonic()))
         try:
             heal = _begin(fault, federation)
@@ -52,7 +50,7 @@ def play(episode: Episode, federation: Federation) -> list[dict[str, Any]]:
     return outcomes
 
 
-def _begin(fault: Fault, federation: Federation) -> Heal | None:
+def _begin(fault, federation):
     """Begin a fault; return what heals it, None if there was nothing to be hit."""
     if fault.part == NETWORK:
         proxies = federation.proxies if fault.client is None else [federation.proxies[fault.client]]
@@ -70,14 +68,14 @@ def _begin(fault: Fault, federation: Federation) -> Heal | None:
     return None
 
 
-def _lock(federation: Federation) -> Heal:
+def _lock(federation):
     """Take the database's only write lock, as a backup or an operator's shell may."""
     connection = sqlite3.connect(
         federation.database, timeout=LOOK_FOR, isolation_level=None, check_same_thread=False
     )
     connection.execute("BEGIN EXCLUSIVE")
 
-    def heal() -> None:
+    def heal():
         with contextlib.suppress(sqlite3.Error):
             connection.rollback()
         connection.close()

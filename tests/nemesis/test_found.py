@@ -3,9 +3,6 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,9 +24,9 @@ SOON = 20.0  # s; a reconnection takes a few
 class Attacked:
     """A federation of two clients that both train in every round."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.federation = ClusterFederation(folder, 2)
-        config: dict[str, Any] = {
+        config = {
             "selector": "md",
             "num-clients": 2,
             "clients-per-round": 2,
@@ -40,20 +37,20 @@ class Attacked:
         self.trial = Trial("run", config, RunHistory(self.federation.run / FILE_NAME))
         self.watch = Watch(self.federation.run)
 
-    def wait(self, condition: Callable[[], Any], limit: float, what: str) -> Any:
+    def wait(self, condition, limit, what):
         end = time.monotonic() + limit
         while not (found := condition()):
             assert time.monotonic() < end, f"{what}: not within {limit:g} s"
             time.sleep(0.005)
         return found
 
-    def wait_for_round(self, limit: float) -> None:
+    def wait_for_round(self, limit):
         since = time.time()
         self.wait(lambda: self.watch.rounds_since(since), limit, "a round")
 
 
 @pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+def attacked(tmp_path_factory):
     attacked = Attacked(tmp_path_factory.mktemp("attacked"))
     with attacked.federation as engine:
         arguments = (engine, [attacked.trial], Watcher(print))
@@ -63,7 +60,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
         attacked.watch.close()
 
 
-def test_a_reply_whose_acknowledgement_is_lost_is_sent_again(attacked: Attacked) -> None:
+def test_a_reply_whose_acknowledgement_is_lost_is_sent_again(attacked):
     proxy = attacked.federation.proxies[0]
     attacked.wait(lambda: attacked.federation.target(CLIENTAPP, 0), 30, "a training")
     proxy.suffer(Trouble.HALF_OPEN)  # the reply arrives at the SuperLink, and the SuperNode is not told
@@ -72,7 +69,7 @@ def test_a_reply_whose_acknowledgement_is_lost_is_sent_again(attacked: Attacked)
     attacked.wait_for_round(SOON)
 
 
-def test_a_message_that_is_lost_on_its_way_is_delivered_again(attacked: Attacked) -> None:
+def test_a_message_that_is_lost_on_its_way_is_delivered_again(attacked):
     proxy = attacked.federation.proxies[0]
     attacked.wait_for_round(DEADLINE)
     serverapp = attacked.wait(lambda: attacked.federation.target(SERVERAPP), 10, "a ServerApp")
@@ -85,7 +82,7 @@ def test_a_message_that_is_lost_on_its_way_is_delivered_again(attacked: Attacked
     attacked.wait_for_round(SOON)
 
 
-def test_a_superlink_that_is_asked_to_end_does_so_while_a_log_is_followed(attacked: Attacked) -> None:
+def test_a_superlink_that_is_asked_to_end_does_so_while_a_log_is_followed(attacked):
     superlink = attacked.wait(lambda: attacked.federation.target(SUPERLINK), 10, "a SuperLink")
     assert superlink.signal(signal.SIGTERM)  # the last test: `cohort up` ends with its SuperLink
     attacked.wait(lambda: not superlink.exists, SOON, "the end of the SuperLink")

@@ -7,13 +7,11 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, RecordDict
 from safetensors.numpy import load_file, save_file
 
 import server.app
@@ -21,9 +19,9 @@ from strategies.rounds import aggregation
 
 from ..server.test_apps import DEFAULTS
 from ..support.proxy import Proxy, Trouble
-from ..support.toy_grid import Node, ToyGrid, node_of
+from ..support.toy_grid import ToyGrid, node_of
 from . import client_app, nemesis
-from .checker import Verdict, check
+from .checker import check
 from .faults import FAULTS, episode
 from .federations import ENGINES
 from .updates import trained
@@ -34,18 +32,18 @@ CLIENTS, PER_ROUND, ROUNDS = 4, 3, 8
 # --- the schedule --------------------------------------------------------------------------------------
 
 
-def schedule(seed: int, engine: str = "server", episodes: int = 200) -> list[dict[str, Any]]:
+def schedule(seed, engine="server", episodes=200):
     return [episode(seed, number, CLIENTS, ENGINES[engine].faults).line() for number in range(episodes)]
 
 
-def test_the_schedule_is_a_function_of_the_seed() -> None:
+def test_the_schedule_is_a_function_of_the_seed():
     assert schedule(1) == schedule(1)
     assert schedule(1) != schedule(2)
     assert schedule(1)[150] == episode(1, 150, CLIENTS, ENGINES["server"].faults).line()
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
-def test_a_schedule_has_every_fault_that_its_engine_can_suffer(engine: str) -> None:
+def test_a_schedule_has_every_fault_that_its_engine_can_suffer(engine):
     faults = [fault for line in schedule(3, engine) for fault in line["faults"]]
     drawn = Counter(f"{fault['part']} {fault['fault']}" for fault in faults)
     assert set(drawn) == ENGINES[engine].faults
@@ -55,12 +53,12 @@ def test_a_schedule_has_every_fault_that_its_engine_can_suffer(engine: str) -> N
 
 
 def test_slowness_is_the_time_that_computing_takes_beyond_its_processor_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     ticks = itertools.count()
     now = 0.0
 
-    def processor() -> float:
+    def processor():
         nonlocal now
         now = next(ticks) / 1000
         return now
@@ -77,17 +75,17 @@ def test_slowness_is_the_time_that_computing_takes_beyond_its_processor_time(
 
 
 @pytest.fixture
-def network() -> Iterator[tuple[Proxy, list[bytes]]]:
+def network():
     """A server that notes what it receives and answers it in capitals, behind a proxy."""
-    noted: list[bytes] = []
+    noted = []
 
-    def serve(connection: socket.socket) -> None:
+    def serve(connection):
         with connection:
             while part := connection.recv(100):
                 noted.append(part)
                 connection.sendall(part.upper())
 
-    def accept() -> None:
+    def accept():
         while True:
             try:
                 connection, _ = listener.accept()
@@ -103,7 +101,7 @@ def network() -> Iterator[tuple[Proxy, list[bytes]]]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def answer(connection: socket.socket, wait: float = 10.0) -> bytes | None:
+def answer(connection, wait=10.0):
     """Return what arrives: None if nothing does, b"" if the connection has ended or broken."""
     connection.settimeout(wait)
     try:
@@ -114,7 +112,7 @@ def answer(connection: socket.socket, wait: float = 10.0) -> bytes | None:
         return b""
 
 
-def test_the_proxy_is_a_good_network_and_then_each_bad_one(network: tuple[Proxy, list[bytes]]) -> None:
+def test_the_proxy_is_a_good_network_and_then_each_bad_one(network):
     proxy, noted = network
     with socket.create_connection(("127.0.0.1", proxy.port)) as client:
         client.sendall(b"a")
@@ -159,7 +157,7 @@ def test_the_proxy_is_a_good_network_and_then_each_bad_one(network: tuple[Proxy,
 # --- the checker ---------------------------------------------------------------------------------------
 
 
-def federation(folder: Path) -> None:
+def federation(folder):
     """Run the nemesis's app in process; one client fails now and then, another leaves."""
     config = {
         **DEFAULTS,
@@ -171,10 +169,10 @@ def federation(folder: Path) -> None:
         "output-dir": str(folder / "run"),
     }
 
-    def node(client: int) -> Node:
+    def node(client):
         reply = node_of(client_app.app, {"partition-id": client, "num-partitions": CLIENTS}, config)
 
-        def fails_at_times(message: Message) -> Any:
+        def fails_at_times(message):
             number = int(message.metadata.group_id or 0)
             if client == 1 and number and number % 3 == 0:
                 raise OSError("no disk")
@@ -190,7 +188,7 @@ def federation(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_app, "STEP_SECONDS", 0.0)
@@ -198,7 +196,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def judged(folder: Path) -> Verdict:
+def judged(folder):
     watch = Watch(folder / "run")
     watch.close()
     verdict = check(
@@ -212,7 +210,7 @@ def judged(folder: Path) -> Verdict:
     return verdict
 
 
-def test_an_honest_history_has_no_violation(finished: Path) -> None:
+def test_an_honest_history_has_no_violation(finished):
     verdict = judged(finished)
     assert verdict.violations == []
     assert verdict.rounds == ROUNDS
@@ -226,44 +224,44 @@ def test_an_honest_history_has_no_violation(finished: Path) -> None:
 Lines = list[dict[str, Any]]
 
 
-def rounds_of(lines: Lines) -> Lines:
+def rounds_of(lines):
     return [line for line in lines if line["type"] == "round"]
 
 
-def drop_a_round(lines: Lines) -> None:
+def drop_a_round(lines):
     lines.remove(rounds_of(lines)[3])
 
 
-def repeat_a_round(lines: Lines) -> None:
+def repeat_a_round(lines):
     lines.insert(lines.index(rounds_of(lines)[3]), rounds_of(lines)[3])
 
 
-def name_another_client(lines: Lines) -> None:
+def name_another_client(lines):
     line = next(line for line in rounds_of(lines)[1:] if all(line["responded"]) and len(line["clients"]) < 4)
     free = next(c for c in range(CLIENTS) if f"client-{c:02d}" not in line["client_ids"])
     line["client_ids"][0] = f"client-{free:02d}"
 
 
-def change_a_weight(lines: Lines) -> None:
+def change_a_weight(lines):
     line = rounds_of(lines)[2]
     line["weights"] = [weight * 1.001 for weight in line["weights"]]
 
 
-def count_a_client_twice(lines: Lines) -> None:
+def count_a_client_twice(lines):
     line = rounds_of(lines)[2]
     for key in ("clients", "client_ids", "counts", "weights", "responded", "update_norms"):
         line[key].append(line[key][0])
 
 
-def forget_a_failure(lines: Lines) -> None:
+def forget_a_failure(lines):
     next(line for line in rounds_of(lines)[1:] if line["failures"])["failures"] = []
 
 
-def leave_out_the_end(lines: Lines) -> None:
+def leave_out_the_end(lines):
     lines.pop()
 
 
-def swap_two_rounds_replies(lines: Lines) -> None:
+def swap_two_rounds_replies(lines):
     one, other = rounds_of(lines)[2], rounds_of(lines)[3]
     one["round"], other["round"] = other["round"], one["round"]
     here, there = lines.index(one), lines.index(other)
@@ -283,9 +281,7 @@ def swap_two_rounds_replies(lines: Lines) -> None:
         (swap_two_rounds_replies, "the update of client"),
     ],
 )
-def test_a_false_history_is_caught(
-    finished: Path, tmp_path: Path, change: Callable[[Lines], None], found: str
-) -> None:
+def test_a_false_history_is_caught(finished, tmp_path, change, found):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "run" / "history.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -296,7 +292,7 @@ def test_a_false_history_is_caught(
     )
 
 
-def test_a_model_with_a_reply_of_another_round_is_caught(finished: Path, tmp_path: Path) -> None:
+def test_a_model_with_a_reply_of_another_round_is_caught(finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "run" / "model.safetensors"
     model = load_file(path)
@@ -306,7 +302,7 @@ def test_a_model_with_a_reply_of_another_round_is_caught(finished: Path, tmp_pat
     assert ["model at the end differs" in each for each in violations] == [True], violations
 
 
-def test_a_reply_without_a_training_is_caught(finished: Path, tmp_path: Path) -> None:
+def test_a_reply_without_a_training_is_caught(finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     log = tmp_path / "trainings" / "client-02.jsonl"
     lines = log.read_text().splitlines(keepends=True)
@@ -315,10 +311,10 @@ def test_a_reply_without_a_training_is_caught(finished: Path, tmp_path: Path) ->
     assert "client 2 replied, but has not trained this round's model" in violation
 
 
-def test_a_server_that_adds_a_reply_twice_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_adds_a_reply_twice_is_caught(tmp_path, monkeypatch):
     add, calls = aggregation._add, 0
 
-    def adding(total: Any, begin: int, difference: Any, factor: float) -> None:
+    def adding(total, begin, difference, factor):
         nonlocal calls
         calls += 1
         again = difference.copy()
@@ -332,7 +328,7 @@ def test_a_server_that_adds_a_reply_twice_is_caught(tmp_path: Path, monkeypatch:
     assert any("differs from the replay" in violation for violation in judged(tmp_path).violations)
 
 
-def test_a_resume_that_loses_rounds_is_caught(finished: Path, tmp_path: Path) -> None:
+def test_a_resume_that_loses_rounds_is_caught(finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "run" / "history.jsonl"
     lines = path.read_text().splitlines(keepends=True)

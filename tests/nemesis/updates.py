@@ -4,7 +4,6 @@ The ClientApp and the checker share this file. It uses NumPy only, since it is a
 """
 
 import zlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,12 @@ Arrays = dict[str, NDArray[Any]]
 NUM_EXAMPLES = (100, 110, 120, 130, 140, 150, 160, 170)  # by client, modulo their number
 
 
-def num_examples(client: int) -> int:
+def num_examples(client):
     """Return how many samples a client claims to hold."""
     return NUM_EXAMPLES[client % len(NUM_EXAMPLES)]
 
 
-def trained(client: int, round: int, model: Mapping[str, NDArray[Any]]) -> Arrays:
+def trained(client, round, model):
     """Return the model that a client sends back.
 
     All updates of a round have a part in common, so that no guard has a reason to take an honest client for a
@@ -35,7 +34,7 @@ def trained(client: int, round: int, model: Mapping[str, NDArray[Any]]) -> Array
     return result
 
 
-def fingerprint(model: Mapping[str, NDArray[Any]]) -> list[float]:
+def fingerprint(model):
     """Return three projections of a model, which tell two models apart and tolerate rounding."""
     flat = np.concatenate([model[name].ravel().astype(np.float64) for name in sorted(model)])
     directions = np.random.default_rng(0).standard_normal((3, flat.size)) / np.sqrt(flat.size)

@@ -5,12 +5,8 @@ import json
 import threading
 import time
 import zipfile
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-
-from .updates import Arrays
 
 LOOK = 0.1  # s
 MODEL = "arrays/model/"  # prefix of the model's arrays in a checkpoint
@@ -34,28 +30,28 @@ class Watch:
         What no history may do: lose more than its last round, or change a round that a checkpoint holds.
     """
 
-    def __init__(self, run: Path) -> None:
-        self.rounds: dict[int, dict[str, Any]] = {}
-        self.models: dict[int, Arrays] = {}
+    def __init__(self, run):
+        self.rounds = {}
+        self.models = {}
         self.resumes = 0
-        self.violations: list[str] = []
+        self.violations = []
         self._run = run
-        self._read: set[tuple[str, int]] = set()  # checkpoints
+        self._read = set()  # checkpoints
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self):
         """Read everything once more, and stop."""
         self._over.set()
         self._thread.join()
 
-    def rounds_since(self, at: float) -> list[dict[str, Any]]:
+    def rounds_since(self, at):
         """Return the rounds that were completed, and not skipped, after a time.time()."""
         found = [line for line in list(self.rounds.values()) if line["at"] > at and not line.get("skipped")]
         return sorted(found, key=lambda line: float(line["at"]))
 
-    def _watch(self) -> None:
+    def _watch(self):
         while True:
             last = self._over.is_set()
             with contextlib.suppress(FileNotFoundError):
@@ -65,7 +61,7 @@ class Watch:
                 return
             time.sleep(LOOK)
 
-    def _read_history(self) -> None:
+    def _read_history(self):
         text = (self._run / "history.jsonl").read_bytes()
         lines = [json.loads(line) for line in text.split(b"\n")[:-1]]
         resumes = [line["round"] for line in lines if line["type"] == "resume"]
@@ -90,7 +86,7 @@ class Watch:
             self.violations.append(f"round {number} has vanished from the history")
             del self.rounds[number]
 
-    def _read_checkpoints(self) -> None:
+    def _read_checkpoints(self):
         for path in (self._run / "checkpoints").glob("round-*.npz"):
             with contextlib.suppress(OSError, zipfile.BadZipFile):  # it has just been replaced
                 key = path.name, path.stat().st_mtime_ns

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -16,17 +15,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 
 @pytest.fixture(scope="module")
-def cohort(app_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cohort(app_wheel, tmp_path_factory):
     return environment_with(app_wheel, tmp_path_factory.mktemp("installed") / "venv").parent / "cohort"
 
 
 @pytest.fixture
-def empty(tmp_path: Path) -> Path:
+def empty(tmp_path):
     (tmp_path / "empty").mkdir()
     return tmp_path / "empty"
 
 
-def run(cohort: Path, command: str, folder: Path) -> str:
+def run(cohort, command, folder):
     temporary = folder.parent / "tmp"
     temporary.mkdir(exist_ok=True)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -40,7 +39,7 @@ def run(cohort: Path, command: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("command", ["up", "simulate --engine batched"])
-def test_a_federation_is_trained(cohort: Path, command: str, empty: Path) -> None:
+def test_a_federation_is_trained(cohort, command, empty):
     run(cohort, f"{command} --clients 3 --rounds 2 --per-round 2 --selector md --out run", empty)
     lines = [json.loads(line) for line in (empty / "run" / "md" / "history.jsonl").read_text().splitlines()]
     assert lines[-1]["type"] == "end"
@@ -48,6 +47,6 @@ def test_a_federation_is_trained(cohort: Path, command: str, empty: Path) -> Non
     assert not processes_with(MARK, str(empty / "run"))
 
 
-def test_an_experiment_runs(cohort: Path, empty: Path) -> None:
+def test_an_experiment_runs(cohort, empty):
     assert "delta-toy" in run(cohort, "bench papers --quick delta-toy", empty)
     assert [path.name for path in empty.iterdir()] == ["runs"]

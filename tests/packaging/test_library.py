@@ -7,7 +7,6 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -19,20 +18,20 @@ SOURCE = ROOT / "strategies"
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.common", "flwr.serverapp", "flwr.serverapp.strategy"}
 
 
-def code_files() -> set[str]:
+def code_files():
     files = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py")}
     assert "rounds/logic.py" in files
     return files
 
 
-def test_the_wheel_holds_the_code_as_flwr_cohort_and_nothing_else(library_wheel: Path) -> None:
+def test_the_wheel_holds_the_code_as_flwr_cohort_and_nothing_else(library_wheel):
     names = zipfile.ZipFile(library_wheel).namelist()
     inside = {name for name in names if ".dist-info/" not in name}
     assert inside == {f"flwr_cohort/{name}" for name in code_files() | {"py.typed"}}
     assert "flwr_cohort-0.1.0.dist-info/licenses/LICENSE" in names
 
 
-def test_the_sdist_holds_what_the_wheel_is_built_from(library: Path) -> None:
+def test_the_sdist_holds_what_the_wheel_is_built_from(library):
     (sdist,) = library.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
@@ -40,11 +39,11 @@ def test_the_sdist_holds_what_the_wheel_is_built_from(library: Path) -> None:
     assert inside == code_files() | others
 
 
-def test_the_licence_is_that_of_the_repository() -> None:
+def test_the_licence_is_that_of_the_repository():
     assert (SOURCE / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-def test_the_package_index_accepts_it(library: Path) -> None:
+def test_the_package_index_accepts_it(library):
     run = subprocess.run(
         [sys.executable, "-m", "twine", "check", "--strict", *library.iterdir()],
         capture_output=True, text=True, check=False,
@@ -53,7 +52,7 @@ def test_the_package_index_accepts_it(library: Path) -> None:
     assert run.stdout.count("PASSED") == 2
 
 
-def test_its_metadata(library_wheel: Path) -> None:
+def test_its_metadata(library_wheel):
     archive = zipfile.ZipFile(library_wheel)
     (file,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
     metadata = email.message_from_bytes(archive.read(file))
@@ -77,7 +76,7 @@ def test_its_metadata(library_wheel: Path) -> None:
     ]
 
 
-def test_it_imports_its_dependencies_and_flowers_public_names_only() -> None:
+def test_it_imports_its_dependencies_and_flowers_public_names_only():
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
@@ -92,7 +91,7 @@ def test_it_imports_its_dependencies_and_flowers_public_names_only() -> None:
                 assert known, f"{path.relative_to(ROOT)} imports {module}"
 
 
-def test_both_distributions_have_one_version() -> None:
+def test_both_distributions_have_one_version():
     versions = {
         tomllib.loads((folder / "pyproject.toml").read_text())["project"]["version"]
         for folder in (ROOT, SOURCE)
@@ -101,12 +100,12 @@ def test_both_distributions_have_one_version() -> None:
 
 
 @pytest.fixture(scope="module")
-def python(library_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(library_wheel, tmp_path_factory):
     return environment_with(library_wheel, tmp_path_factory.mktemp("bare") / "venv")
 
 
 @pytest.fixture
-def other_app(tmp_path: Path) -> Path:
+def other_app(tmp_path):
     """Return the folder of an app with top-level names that this repository has, too."""
     for package in ("client", "server", "strategies"):
         (tmp_path / package).mkdir()
@@ -115,7 +114,7 @@ def other_app(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_works_beside_an_app_with_its_own_rooms(python: Path, other_app: Path) -> None:
+def test_it_works_beside_an_app_with_its_own_rooms(python, other_app):
     program = """
         import sys
         from importlib.resources import files
@@ -141,7 +140,7 @@ def test_it_works_beside_an_app_with_its_own_rooms(python: Path, other_app: Path
 
 
 @pytest.mark.slow
-def test_type_checkers_see_its_types(python: Path, other_app: Path) -> None:
+def test_type_checkers_see_its_types(python, other_app):
     (other_app / "typed.py").write_text(
         "from flwr_cohort import AdaptiveOSMD\n\n"
         "AdaptiveOSMD(clients_per_round=2)\n"

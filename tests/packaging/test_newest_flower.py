@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -45,7 +44,7 @@ APP = """
 """
 
 
-def test_a_ray_simulation_with_the_installed_library(tmp_path: Path) -> None:
+def test_a_ray_simulation_with_the_installed_library(tmp_path):
     assert version("flwr") > "1.39.0"
     (tmp_path / "app.py").write_text(dedent(APP))
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0"}

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ MARK = "COHORT_TEMPLATE_TEST"  # marks the processes that `flwr run` leaves behi
 
 
 @pytest.fixture
-def flower(tmp_path: Path) -> Iterator[dict[str, str]]:
+def flower(tmp_path):
     """Return the environment of a machine without a network, on which Flower was never used."""
     ray = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # short, for Ray's sockets
     (tmp_path / "tmp").mkdir()
@@ -53,7 +52,7 @@ def flower(tmp_path: Path) -> Iterator[dict[str, str]]:
         shutil.rmtree(ray, ignore_errors=True)
 
 
-def run(template: Path, commands: Path, flower: dict[str, str], folder: Path) -> None:
+def run(template, commands, flower, folder):
     """Run a copy of the template as its README says, for fewer rounds, and check the accuracy."""
     app = shutil.copytree(template, folder / template.name, ignore=shutil.ignore_patterns("__pycache__"))
     for _ in range(3):
@@ -72,7 +71,7 @@ def run(template: Path, commands: Path, flower: dict[str, str], folder: Path) ->
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=NAMES)
-def test_a_template_has_the_shape_of_a_flower_app(template: Path) -> None:
+def test_a_template_has_the_shape_of_a_flower_app(template):
     package = template / template.name.replace("-", "_")
     assert {path.name for path in package.glob("*.py")} >= {"client_app.py", "server_app.py", "task.py"}
     project = tomllib.loads((template / "pyproject.toml").read_text())
@@ -84,14 +83,14 @@ def test_a_template_has_the_shape_of_a_flower_app(template: Path) -> None:
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("template", TEMPLATES, ids=NAMES)
-def test_a_template_runs(template: Path, library_wheel: Path, flower: dict[str, str], tmp_path: Path) -> None:
+def test_a_template_runs(template, library_wheel, flower, tmp_path):
     commands = environment_with(library_wheel, tmp_path / "venv").parent
     run(template, commands, flower, tmp_path)
 
 
 @pytest.mark.newest
 @pytest.mark.parametrize("template", TEMPLATES, ids=NAMES)
-def test_a_template_runs_on_the_newest_flower(template: Path, flower: dict[str, str], tmp_path: Path) -> None:
+def test_a_template_runs_on_the_newest_flower(template, flower, tmp_path):
     if template.name.endswith("pytorch") and importlib.util.find_spec("torch") is None:
         pytest.skip("needs torch")
     run(template, Path(sys.executable).parent, flower, tmp_path)

@@ -2,9 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,30 +21,30 @@ from server.settings import RunSettings, errors_in_names_of_the_run, parse_setti
 from strategies.clients.reports import STATUS
 from strategies.options import GuardSettings
 
-from ..support.toy_grid import Node, ToyGrid, node_of
+from ..support.toy_grid import ToyGrid, node_of
 
 ROOT = Path(__file__).parents[2]
-DEFAULTS: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"][
-    "config"
-]
+DEFAULTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 
 
-def history_of(folder: Path) -> list[dict[str, Any]]:
+def history_of(folder):
     return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
 
 
 def federation(
-    folder: Path | None,
-    num_clients: int = 6,
+    folder,
+    num_clients=6,
     *,
-    node_configs: Mapping[int, Mapping[str, Any]] = {},
-    before_answer: Callable[[Message], object] = lambda message: None,
-    **settings: Any,
-) -> list[dict[str, Any]]:
+    node_configs=None,
+    before_answer=lambda message: None,
+    **settings,
+):
     """Run a federation whose clients answer after a quarter of a second, and return its history.
 
     Clients may have node configs of their own. `before_answer` may look at each message, or raise an error.
     """
+    if node_configs is None:
+        node_configs = {}
     config = {
         **DEFAULTS,
         "num-clients": num_clients,
@@ -56,11 +54,11 @@ def federation(
     }
     grid = ToyGrid({})
 
-    def node(m: int) -> Node:
+    def node(m):
         own = {"partition-id": m, "num-partitions": num_clients, **node_configs.get(m, {})}
         answer = node_of(client.app.app, own, config)
 
-        def after_a_quarter_of_a_second(message: Message) -> Any:
+        def after_a_quarter_of_a_second(message):
             grid.clock.sleep(0.25)
             before_answer(message)
             return answer(message)
@@ -72,7 +70,7 @@ def federation(
     return history_of(folder) if folder else []
 
 
-def test_the_history_holds_the_whole_run(tmp_path: Path) -> None:
+def test_the_history_holds_the_whole_run(tmp_path):
     lines = federation(tmp_path)
     assert [line["type"] for line in lines] == ["run", "round", "roster", *["round"] * 4, "end"]
     assert lines[0]["selector"] == "forecast"
@@ -103,7 +101,7 @@ def test_the_history_holds_the_whole_run(tmp_path: Path) -> None:
     assert task.evaluate(model, task.test_data()).loss == pytest.approx(rounds[-1]["test_loss"])
 
 
-def test_the_history_counts_messages_and_bytes(tmp_path: Path) -> None:
+def test_the_history_counts_messages_and_bytes(tmp_path):
     """Power-of-Choice sends the model to all candidates, and to those selected once more."""
     uniform = federation(tmp_path / "uniform", selector="uniform")
     power = federation(tmp_path / "pow-d", selector="pow-d", selector_settings="num-candidates=6")
@@ -116,7 +114,7 @@ def test_the_history_counts_messages_and_bytes(tmp_path: Path) -> None:
             assert line["bytes_received"] == trained * model
 
 
-def test_private_groups_are_those_of_the_partition(tmp_path: Path) -> None:
+def test_private_groups_are_those_of_the_partition(tmp_path):
     """Every round was void: no client had a private group."""
     settings = "group-shares=2:2/0:1/1:1 epsilon=8"
     lines = federation(
@@ -130,8 +128,8 @@ def test_private_groups_are_those_of_the_partition(tmp_path: Path) -> None:
     assert set(roster["client_groups"]) == {None}  # the server knows nobody's
 
 
-def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
-    def essence(folder: str, seed: int) -> list[tuple[Any, ...]]:
+def test_the_same_seed_is_the_same_run(tmp_path):
+    def essence(folder, seed):
         lines = federation(tmp_path / folder, seed=seed)
         keys = ("clients", "probabilities", "update_norms", "test_loss")
         return [tuple(str(line.get(key)) for key in keys) for line in lines if line["type"] == "round"]
@@ -141,7 +139,7 @@ def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
     assert first != essence("c", 6)
 
 
-def test_a_failed_run_writes_the_reason_into_its_history(tmp_path: Path) -> None:
+def test_a_failed_run_writes_the_reason_into_its_history(tmp_path):
     with pytest.raises(ValueError, match="alpha = 7"):
         federation(tmp_path, selector_settings="alpha=7")
     config = {**DEFAULTS, "num-clients": 6, "join-deadline": 0.1, "output-dir": str(tmp_path)}
@@ -175,19 +173,19 @@ def test_a_failed_run_writes_the_reason_into_its_history(tmp_path: Path) -> None
         ("smoothness = 1, local_learning_rate = None", "smoothness = 1, local_learning_rate = None"),
     ],
 )
-def test_errors_of_the_strategy_name_the_settings_of_the_run(message: str, in_names_of_the_run: str) -> None:
+def test_errors_of_the_strategy_name_the_settings_of_the_run(message, in_names_of_the_run):
     with pytest.raises(RuntimeError) as raised, errors_in_names_of_the_run():
         raise RuntimeError(message, 3)
     assert raised.value.args == (in_names_of_the_run, 3)
 
 
-def test_real_clients_have_no_simulated_availability(tmp_path: Path) -> None:
+def test_real_clients_have_no_simulated_availability(tmp_path):
     with pytest.raises(ValueError, match=r"^availability = 'poisson': must be '': clients report when"):
         federation(tmp_path, availability="poisson")
 
 
-def test_a_run_that_trained_nothing_failed(tmp_path: Path) -> None:
-    def fail(message: Message) -> None:
+def test_a_run_that_trained_nothing_failed(tmp_path):
+    def fail(message):
         if message.metadata.message_type != STATUS:
             raise OSError("no disk")
 
@@ -203,7 +201,7 @@ def test_a_run_that_trained_nothing_failed(tmp_path: Path) -> None:
     assert not (tmp_path / "model.safetensors").exists()
 
 
-def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
+def test_a_second_run_does_not_overwrite_the_first(tmp_path):
     federation(tmp_path)
     before = (tmp_path / "history.jsonl").read_bytes()
     with pytest.raises(FileExistsError):
@@ -211,13 +209,13 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
     assert (tmp_path / "history.jsonl").read_bytes() == before
 
 
-def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     federation(None, 3, num_rounds=1)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_history_writes_what_json_cannot_hold_as_null(tmp_path: Path) -> None:
+def test_history_writes_what_json_cannot_hold_as_null(tmp_path):
     with HistoryWriter(tmp_path / "h.jsonl") as history:
         history.write(
             "round", loss=float("nan"), norms=np.array([1.0, np.inf]), chosen=np.array([True]), n=np.int64(3)
@@ -235,14 +233,14 @@ def test_history_writes_what_json_cannot_hold_as_null(tmp_path: Path) -> None:
         ({"partition-id": 3, "num-partitions": 3}, "partition-id = 3: must be between 0 and 2"),
     ],
 )
-def test_a_node_with_a_wrong_config_is_refused(node_config: dict[str, Any], message: str) -> None:
+def test_a_node_with_a_wrong_config_is_refused(node_config, message):
     ToyGrid({})  # outside a run, Flower needs an identity to make messages
     question = Message(RecordDict(), 1, STATUS)
     with pytest.raises(ValueError, match=message):
         node_of(client.app.app, node_config, DEFAULTS)(question)
 
 
-def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
+def test_every_setting_has_a_default_and_every_default_is_valid():
     aliases = {field.alias for field in RunSettings.model_fields.values()}
     assert aliases == set(DEFAULTS)
     RunSettings.from_run_config(DEFAULTS)
@@ -330,9 +328,7 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ({"rounds": 3}, r"^rounds = 3: unknown setting \(did you mean num-rounds\?\)$"),
     ],
 )
-def test_a_wrong_setting_is_named_with_its_value_and_what_is_allowed(
-    wrong: dict[str, Any], message: str
-) -> None:
+def test_a_wrong_setting_is_named_with_its_value_and_what_is_allowed(wrong, message):
     with pytest.raises(ValueError, match=message):
         RunSettings.from_run_config({**DEFAULTS, **wrong})
 
@@ -340,7 +336,7 @@ def test_a_wrong_setting_is_named_with_its_value_and_what_is_allowed(
 @pytest.mark.parametrize(
     ("text", "level"), [("sane", "sane"), ("strict", "strict"), ("true", "sane"), ("false", False)]
 )
-def test_the_guard_is_set_by_level(text: str, level: str | bool) -> None:
+def test_the_guard_is_set_by_level(text, level):
     """`--set` and COHORT_SET, whose words `parse_setting` reads, and `flwr run --run-config`."""
     quoted = text if text in ("true", "false") else f"'{text}'"
     for given in (dict([parse_setting(f"guard={text}")]), parse_config_args([f"guard={quoted}"])):
@@ -350,18 +346,18 @@ def test_the_guard_is_set_by_level(text: str, level: str | bool) -> None:
         assert guard == (GuardSettings(level=level) if isinstance(level, str) else None)
 
 
-def test_all_wrong_settings_are_named_at_once() -> None:
+def test_all_wrong_settings_are_named_at_once():
     with pytest.raises(ValueError, match=r"batch-size = 0.*\n?.*") as error:
         RunSettings.from_run_config({**DEFAULTS, "seed": -1, "batch-size": 0})
     assert len(str(error.value).splitlines()) == 2
 
 
-def test_a_missing_setting_is_named() -> None:
+def test_a_missing_setting_is_named():
     with pytest.raises(ValueError, match="num-rounds: missing from the run config"):
         RunSettings.from_run_config({name: value for name, value in DEFAULTS.items() if name != "num-rounds"})
 
 
-def test_selector_settings_are_read_from_one_string() -> None:
+def test_selector_settings_are_read_from_one_string():
     assert parse_settings("tim-aware=True other=False") == {"tim_aware": True, "other": False}
     assert parse_settings("alpha=0.4 learning-rate-multiplier=100,replacement=false rates=v1") == {
         "alpha": 0.4,
@@ -383,8 +379,8 @@ def test_selector_settings_are_read_from_one_string() -> None:
         ({"learning_rate": "0.5@1/0.1@3"}, 3),
     ],
 )
-def test_a_setting_reaches_the_rounds(tmp_path: Path, setting: dict[str, Any], first_changed: int) -> None:
-    def losses(folder: str, **settings: Any) -> list[float]:
+def test_a_setting_reaches_the_rounds(tmp_path, setting, first_changed):
+    def losses(folder, **settings):
         lines = federation(tmp_path / folder, 4, num_rounds=3, selector="uniform", **settings)
         return [line["test_loss"] for line in lines if line["type"] == "round"]
 
@@ -393,14 +389,14 @@ def test_a_setting_reaches_the_rounds(tmp_path: Path, setting: dict[str, Any], f
         assert (abs(one - other) < 1e-6) == (round < first_changed), (round, one, other)
 
 
-def test_q_fedavg_has_the_learning_rate_of_the_run() -> None:
+def test_q_fedavg_has_the_learning_rate_of_the_run():
     config = {**DEFAULTS, "selector": "md", "server-strategy": "QFedAvg:q=0.5", "learning-rate": 0.25}
     strategy = RunSettings.from_run_config(config).strategy().server_strategy
     assert isinstance(strategy, QFedAvg)
     assert (strategy.q, strategy.client_learning_rate) == (0.5, 0.25)
 
 
-def test_a_schedule_and_the_proximal_term_hold_for_the_query_of_norms(tmp_path: Path) -> None:
+def test_a_schedule_and_the_proximal_term_hold_for_the_query_of_norms(tmp_path):
     """The norms of the query before round 1 are those of the learning rate and the loss of round 1."""
     runs = [
         federation(tmp_path / str(i), selector_settings="ask-norms=true", **settings)
@@ -416,7 +412,7 @@ def test_a_schedule_and_the_proximal_term_hold_for_the_query_of_norms(tmp_path: 
     assert len({round(p, 6) for p in one[0]}) > 1
 
 
-def test_half_precision_changes_nothing_but_rounding_and_halves_the_bytes(tmp_path: Path) -> None:
+def test_half_precision_changes_nothing_but_rounding_and_halves_the_bytes(tmp_path):
     full, half = (
         [line for line in federation(tmp_path / wire, selector="md", wire=wire) if line.get("round", 0)]
         for wire in ("float32", "float16")
@@ -431,7 +427,7 @@ def test_half_precision_changes_nothing_but_rounding_and_halves_the_bytes(tmp_pa
         assert other["bytes_received"] == pytest.approx(one["bytes_received"] / 2, rel=0.1)
 
 
-def test_the_selectors_settings_per_client_come_from_a_file(tmp_path: Path) -> None:
+def test_the_selectors_settings_per_client_come_from_a_file(tmp_path):
     names = [f"client-{m:02d}" for m in range(6)]
     file = tmp_path / "lipschitz.json"
     file.write_text(json.dumps({"lipschitz": dict(zip(names, [1, 1, 1, 1, 1, 95], strict=True))}))

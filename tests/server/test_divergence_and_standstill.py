@@ -3,9 +3,7 @@
 import json
 from contextlib import nullcontext
 from math import inf, nan
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,12 +19,12 @@ from tasks.base import Metrics
 from .test_apps import DEFAULTS, federation
 
 
-def warnings(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def warnings(lines):
     return [line for line in lines if line["type"] == "warning"]
 
 
 @pytest.mark.parametrize("task", tasks.available())
-def test_a_task_states_its_learning_rate_and_the_setting_overrides_it(task: str) -> None:
+def test_a_task_states_its_learning_rate_and_the_setting_overrides_it(task):
     settings = RunSettings.from_run_config({**DEFAULTS, "task": task})
     assert settings.learning_rate == tasks.learning_rate(task) > 0
     assert task != "digits" or settings.learning_rate == 0.5
@@ -37,7 +35,7 @@ def test_a_task_states_its_learning_rate_and_the_setting_overrides_it(task: str)
     assert scheduled.learning_rates.at(5) == 0.1
 
 
-def test_a_diverging_federation_warns_once(tmp_path: Path) -> None:
+def test_a_diverging_federation_warns_once(tmp_path):
     lines = federation(tmp_path / "over", learning_rate=1e4)
     (warning,) = warnings(lines)
     assert warning["reason"].startswith("the training diverges: the test loss is ")
@@ -49,7 +47,7 @@ def test_a_diverging_federation_warns_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rate", [1e4, 1e30])
-def test_a_diverging_batched_simulation_warns_once(rate: float, tmp_path: Path) -> None:
+def test_a_diverging_batched_simulation_warns_once(rate, tmp_path):
     """At the larger rate no update is finite, so the guard keeps the model as it is."""
     pytest.importorskip("sklearn")
     with pytest.raises(UnchangedModelError) if rate == 1e30 else nullcontext():
@@ -61,7 +59,7 @@ def test_a_diverging_batched_simulation_warns_once(rate: float, tmp_path: Path) 
     assert f"learning-rate = {rate:g} may be too large" in warning["reason"]
 
 
-def test_a_resumed_run_does_not_take_its_first_loss_for_that_of_the_untrained_model() -> None:
+def test_a_resumed_run_does_not_take_its_first_loss_for_that_of_the_untrained_model():
     divergence = Divergence("digits", Schedule(((1, 0.5),)), 0.5)
     assert not any(divergence.warning(number, Metrics(0.3 + number / 1000, 0.9)) for number in range(20, 90))
     assert "was 0.32 (round 90). learning-rate = 0.5" in divergence.warning(90, Metrics(4.0, 0.1))
@@ -75,10 +73,8 @@ def test_a_resumed_run_does_not_take_its_first_loss_for_that_of_the_untrained_mo
         ({0: "the update has NaN", 1: "no reply by the deadline"}, False),
     ],
 )
-def test_a_skipped_round_is_a_divergence_only_if_every_update_failed(
-    failures: dict[int, str], diverges: bool
-) -> None:
-    record: Any = SimpleNamespace(
+def test_a_skipped_round_is_a_divergence_only_if_every_update_failed(failures, diverges):
+    record = SimpleNamespace(
         skipped="too few updates", failures=failures, selection=SimpleNamespace(clients=np.arange(2))
     )
     found = Divergence("digits", Schedule(((1, 0.5),)), 0.5).warning(3, Metrics(2.0, 0.1), record)
@@ -99,7 +95,7 @@ def test_a_skipped_round_is_a_divergence_only_if_every_update_failed(
         ([2.3, *[2.2, 2.31] * 30], None),
     ],
 )
-def test_the_loss_tells(losses: list[float], at: int | None) -> None:
+def test_the_loss_tells(losses, at):
     divergence = Divergence("digits", Schedule(((1, 0.5), (2, 0.25))), 0.5)
     found = [divergence.warning(number, Metrics(loss, 0.1)) for number, loss in enumerate(losses)]
     assert [number for number, text in enumerate(found) if text] == ([] if at is None else [at])

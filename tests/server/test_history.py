@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,15 +23,15 @@ from tasks.base import Metrics
 
 from ..support.histories import write_history
 from ..support.strangers import honest
-from ..support.toy_grid import Node, ToyGrid
+from ..support.toy_grid import ToyGrid
 from .test_apps import DEFAULTS
 
 
-def measures(metrics: dict[str, Any]) -> Node:
+def measures(metrics):
     """A client that is a group by itself, and evaluates the model as it likes."""
     before = honest(1, 0)
 
-    def node(message: Message) -> Message:
+    def node(message):
         reply = before(message)
         assert isinstance(reply, Message)
         if message.metadata.message_type == "evaluate":
@@ -46,7 +44,7 @@ def measures(metrics: dict[str, Any]) -> Node:
 RUN = {"started": "2026-01-01", "num_rounds": 9, "selector": "md", "selector_settings": ""}
 
 
-def written(path: Path, rounds: int = 3, *kinds: str) -> Path:
+def written(path, rounds=3, *kinds):
     """Write a history with some rounds, and lines of these kinds after them."""
     with HistoryWriter(path) as history:
         history.begin(RUN)
@@ -59,7 +57,7 @@ def written(path: Path, rounds: int = 3, *kinds: str) -> Path:
     return path
 
 
-def record(number: int = 1, **fields: Any) -> RoundRecord:
+def record(number=1, **fields):
     """The record of a round in which client 0 trained."""
     one = np.ones(1)
     feedback = Feedback(one, one, one, one, np.array([True]))
@@ -68,24 +66,24 @@ def record(number: int = 1, **fields: Any) -> RoundRecord:
     )
 
 
-def recording(folder: Path) -> Recording:
+def recording(folder):
     return Recording(RunSettings.from_run_config({**DEFAULTS, "output-dir": str(folder)}))
 
 
 QUALITY = Metrics(loss=1.0, accuracy=0.5)
 
 
-def full(*_: Any) -> int:
+def full(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def summary(path: Path) -> list[str]:
+def summary(path):
     return [
         f"{line['type']} {line['round']}" if "round" in line else line["type"] for line in read_lines(path)
     ]
 
 
-def test_a_resumed_history_continues_after_the_last_round_that_counts(tmp_path: Path) -> None:
+def test_a_resumed_history_continues_after_the_last_round_that_counts(tmp_path):
     path = written(tmp_path / "history.jsonl", 4)
     with HistoryWriter.resume(path, 2, RUN) as history:
         history.write("round", round=3, test_loss=0.5)
@@ -102,12 +100,10 @@ def test_a_resumed_history_continues_after_the_last_round_that_counts(tmp_path: 
         (KeyboardInterrupt(), None),  # as after a kill: the run is resumed
     ],
 )
-def test_the_last_line_says_why_a_run_ended(
-    tmp_path: Path, error: BaseException, last: dict[str, str] | None
-) -> None:
+def test_the_last_line_says_why_a_run_ended(tmp_path, error, last):
     path = tmp_path / "history.jsonl"
 
-    def run() -> None:
+    def run():
         with HistoryWriter(path) as writer:
             writer.begin(RUN)
             raise error
@@ -119,7 +115,7 @@ def test_the_last_line_says_why_a_run_ended(
     assert history.end == last
 
 
-def test_a_resume_keeps_errors_and_drops_the_end(tmp_path: Path) -> None:
+def test_a_resume_keeps_errors_and_drops_the_end(tmp_path):
     path = written(tmp_path / "history.jsonl", 3, "error")
     HistoryWriter.resume(path, 1, RUN).__exit__(None, None, None)
     assert summary(path) == ["run", "round 0", "roster", "round 1", "error", "resume 1"]
@@ -131,9 +127,7 @@ def test_a_resume_keeps_errors_and_drops_the_end(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(0, 400), last=st.integers(0, 5))
-def test_a_history_torn_anywhere_is_resumed_with_complete_lines(
-    tmp_path_factory: pytest.TempPathFactory, cut: int, last: int
-) -> None:
+def test_a_history_torn_anywhere_is_resumed_with_complete_lines(tmp_path_factory, cut, last):
     path = written(tmp_path_factory.mktemp("run") / "history.jsonl", 4)
     path.write_bytes(path.read_bytes()[:cut])
     whole = [line for line in read_lines(path) if line["type"] == "round" and 0 < line["round"] <= last]
@@ -145,9 +139,7 @@ def test_a_history_torn_anywhere_is_resumed_with_complete_lines(
     assert [line["type"] for line in lines[-2:]] == ["resume", "round"]
 
 
-def test_a_failed_resume_leaves_the_history_unchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_resume_leaves_the_history_unchanged(tmp_path, monkeypatch):
     path = written(tmp_path / "history.jsonl", 4)
     before = path.read_bytes()
 
@@ -158,13 +150,11 @@ def test_a_failed_resume_leaves_the_history_unchanged(
     assert [file.name for file in tmp_path.iterdir()] == ["history.jsonl"]
 
 
-def test_lines_wait_for_room_on_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lines_wait_for_room_on_a_full_disk(tmp_path, monkeypatch, caplog):
     write = os.write
     room = 10
 
-    def limited(descriptor: int, content: bytes) -> int:
+    def limited(descriptor, content):
         nonlocal room
         if room == 0:
             full()
@@ -185,14 +175,14 @@ def test_lines_wait_for_room_on_a_full_disk(
 
 
 def test_a_disk_that_stays_full_costs_bounded_memory_and_the_history_says_what_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr("server.history.writer.KEPT", 5000)
     clients = KnownClients(["a"], judged_sizes(np.ones(1)), [None])
     path = tmp_path / "history.jsonl"
     with recording(tmp_path) as files:
 
-        def write_round(number: int) -> None:
+        def write_round(number):
             files.round(number, {}, QUALITY, record(number, failures={0: "x" * 200}), clients)
 
         write_round(1)
@@ -215,7 +205,7 @@ def test_a_disk_that_stays_full_costs_bounded_memory_and_the_history_says_what_i
     assert read.client_ids == ["a"]
 
 
-def test_the_run_line_is_never_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_line_is_never_lost(tmp_path, monkeypatch):
     path = tmp_path / "history.jsonl"
     monkeypatch.setattr("server.history.writer.KEPT", 100)
     with HistoryWriter(path) as history:
@@ -228,14 +218,14 @@ def test_the_run_line_is_never_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert summary(path) == ["run", "lost", "round 8", "round 9"]
 
 
-def test_a_round_line_holds_failures_clipped_and_quarantined_clients(tmp_path: Path) -> None:
+def test_a_round_line_holds_failures_clipped_and_quarantined_clients(tmp_path):
     found = record(
         3, failures={1: "late"}, clipped={0: "update shortened"}, quarantined=(2,), skipped="quorum"
     )
     with HistoryWriter(tmp_path / "history.jsonl") as history:
         history.write_round(found, ["a", "b", "c"], test_loss=0.5)
     (line,) = read_lines(tmp_path / "history.jsonl")
-    told: dict[str, Any] = {key: line[key] for key in ("failures", "clipped", "quarantined", "skipped")}
+    told = {key: line[key] for key in ("failures", "clipped", "quarantined", "skipped")}
     assert told == {
         "failures": [{"client": "b", "reason": "late"}],
         "clipped": [{"client": "a", "reason": "update shortened"}],
@@ -244,7 +234,7 @@ def test_a_round_line_holds_failures_clipped_and_quarantined_clients(tmp_path: P
     }
 
 
-def test_a_reader_follows_a_run_that_is_resumed(tmp_path: Path) -> None:
+def test_a_reader_follows_a_run_that_is_resumed(tmp_path):
     path = written(tmp_path / "history.jsonl")
     reader = RunHistory(path)
     assert len(reader.read()) == 6
@@ -265,11 +255,11 @@ def test_a_reader_follows_a_run_that_is_resumed(tmp_path: Path) -> None:
     assert [line["round"] for line in reader.rounds] == [0, 1, 2]
 
 
-def test_the_roster_is_written_when_clients_join_and_else_only_what_has_changed(tmp_path: Path) -> None:
+def test_the_roster_is_written_when_clients_join_and_else_only_what_has_changed(tmp_path):
     sizes = np.array([10.0, np.nan])
     with recording(tmp_path) as files:
 
-        def write(*client_ids: str) -> None:
+        def write(*client_ids):
             known = judged_sizes(sizes)
             clients = KnownClients(client_ids, known, ["north", None, None][: len(client_ids)])
             files.round(1, {}, QUALITY, record(), clients)
@@ -295,7 +285,7 @@ def test_the_roster_is_written_when_clients_join_and_else_only_what_has_changed(
     assert read.used_sizes == [10, 5, 7]
 
 
-def test_the_history_holds_claimed_and_used_sizes(tmp_path: Path) -> None:
+def test_the_history_holds_claimed_and_used_sizes(tmp_path):
     """Clients without a size of their own have one number in common, which may change in each round."""
     claimed = np.array([100.0, 90, 110, 100, 95, 105, 100, 100, 100, np.nan, 1e10])
     names, guard = list("abcdefghijk"), GuardSettings(level="strict")
@@ -322,13 +312,13 @@ def test_the_history_holds_claimed_and_used_sizes(tmp_path: Path) -> None:
     assert "k claims the data size 10000000000" in warnings[1]
 
 
-def test_metrics_that_a_client_chooses_leave_the_line_of_the_round(tmp_path: Path) -> None:
+def test_metrics_that_a_client_chooses_leave_the_line_of_the_round(tmp_path):
     node = measures(
         {"loss": [1.0, 2.0], "accuracy": 0.5, "x" * 100: [3.0], **{f"m{n}": 1 for n in range(90)}}
     )
-    groups: list[dict[str, Any]] = []
+    groups = []
 
-    def keep(_: RoundRecord) -> None:
+    def keep(_):
         groups.append({name: dict(each) for name, each in strategy.group_metrics.items()})
 
     strategy = SelectionStrategy(
@@ -347,7 +337,7 @@ def test_metrics_that_a_client_chooses_leave_the_line_of_the_round(tmp_path: Pat
     assert line["group_metrics"] == {"0": {"loss": None, "accuracy": 0.5}}
 
 
-def test_a_torn_last_line_is_left_until_it_is_complete(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_left_until_it_is_complete(tmp_path):
     path = tmp_path / "md" / "history.jsonl"
     history = RunHistory(path)
     assert history.read() == []  # not there yet
@@ -368,7 +358,7 @@ def test_a_torn_last_line_is_left_until_it_is_complete(tmp_path: Path) -> None:
     assert history.rounds == [json.loads(line)]
 
 
-def test_a_history_knows_whether_the_run_has_finished(tmp_path: Path) -> None:
+def test_a_history_knows_whether_the_run_has_finished(tmp_path):
     running = write_history(tmp_path / "a", [2.0, 1.0], "adaptive-osmd", "alpha=0.4", end=False)
     assert running.label == "adaptive-osmd (alpha=0.4)"
     assert not running.finished
@@ -383,7 +373,7 @@ def test_a_history_knows_whether_the_run_has_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"kind": "round"}', '{"type": "roster"}'])
-def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
+def test_a_damaged_line_is_named(tmp_path, line):
     path = tmp_path / "history.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(
@@ -392,7 +382,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
         RunHistory(path).read()
 
 
-def test_the_lines_after_a_damaged_one_are_read_by_the_next_call(tmp_path: Path) -> None:
+def test_the_lines_after_a_damaged_one_are_read_by_the_next_call(tmp_path):
     """They were lost, and with them the end of the run."""
     path = tmp_path / "history.jsonl"
     lines = [{"type": "run", "version": VERSION, **RUN}, {"type": "round", "round": 0, "test_loss": 2.0}]
@@ -409,9 +399,7 @@ def test_the_lines_after_a_damaged_one_are_read_by_the_next_call(tmp_path: Path)
         assert [line["type"] for line in read_lines(path)] == ["run", "round"]
 
 
-def test_a_run_with_a_damaged_line_can_be_drawn_and_resumed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_with_a_damaged_line_can_be_drawn_and_resumed(tmp_path, caplog):
     """One bad line kept the operator from both."""
     path = tmp_path / "run" / "history.jsonl"
     path.parent.mkdir()
@@ -425,14 +413,14 @@ def test_a_run_with_a_damaged_line_can_be_drawn_and_resumed(
     assert warning.endswith("; the line is left out (1 more like this)")
 
 
-def test_a_run_without_histories_is_refused(tmp_path: Path) -> None:
+def test_a_run_without_histories_is_refused(tmp_path):
     (tmp_path / "logs").mkdir()
     with pytest.raises(ValueError, match=r"holds no history \(history\.jsonl\)"):
         read_run(tmp_path)
 
 
 @pytest.mark.parametrize("version", [{}, {"version": 1}, {"version": 3}])
-def test_a_history_of_another_version_is_refused(tmp_path: Path, version: dict[str, int]) -> None:
+def test_a_history_of_another_version_is_refused(tmp_path, version):
     path = tmp_path / "history.jsonl"
     path.write_text(json.dumps({"type": "run", **version, **RUN}) + "\n")
     message = (
@@ -444,9 +432,7 @@ def test_a_history_of_another_version_is_refused(tmp_path: Path, version: dict[s
         HistoryWriter.resume(path, 1, RUN)
 
 
-def test_a_damaged_line_is_warned_of_once_in_a_command(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_line_is_warned_of_once_in_a_command(tmp_path, caplog):
     path = write_history(tmp_path / "md", [2.0, 1.0]).path
     with path.open("ab") as file:
         file.write(b"damaged\n")

@@ -1,9 +1,7 @@
 """`--track`: the runs of the app write to trackers, with every engine."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -21,15 +19,15 @@ from strategies import Reporter
 from ..strategies.reporters.test_trackers import losses_in, shown
 from .test_apps import DEFAULTS, federation
 
-RUN: dict[str, Any] = {"num-clients": 6, "num-rounds": 3, "track": "tensorboard"}
+RUN = {"num-clients": 6, "num-rounds": 3, "track": "tensorboard"}
 
 
-def losses_of(folder: Path) -> list[tuple[int, float]]:
+def losses_of(folder):
     lines = read_lines(folder / "history.jsonl")
     return [(line["round"], line["test_loss"]) for line in lines if line["type"] == "round"]
 
 
-def test_both_engines_tell_tensorboard_what_the_history_says(tmp_path: Path) -> None:
+def test_both_engines_tell_tensorboard_what_the_history_says(tmp_path):
     pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
     federation(tmp_path / "apps", 6, num_rounds=3, track="tensorboard", evaluate_share=1.0)
     batched.run({**RUN, "output-dir": str(tmp_path / "batched"), "evaluate-share": 1.0})
@@ -50,10 +48,10 @@ def test_both_engines_tell_tensorboard_what_the_history_says(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("engine", ["apps", "batched"])
-def test_a_resumed_run_goes_on_in_its_place(tmp_path: Path, engine: str) -> None:
+def test_a_resumed_run_goes_on_in_its_place(tmp_path, engine):
     pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
 
-    def train(rounds: int, **settings: Any) -> None:
+    def train(rounds, **settings):
         if engine == "apps":
             federation(tmp_path, 6, num_rounds=rounds, track="tensorboard", **settings)
         else:
@@ -72,12 +70,12 @@ def test_a_resumed_run_goes_on_in_its_place(tmp_path: Path, engine: str) -> None
     ]
 
 
-def test_a_failing_batched_run_tells_its_reporters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_batched_run_tells_its_reporters(tmp_path, monkeypatch):
     pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
 
     step = Simulator.step
 
-    def fail_in_round_3(simulator: Simulator) -> Any:
+    def fail_in_round_3(simulator):
         if simulator.round == 2:
             raise OSError("no space")
         return step(simulator)
@@ -90,14 +88,12 @@ def test_a_failing_batched_run_tells_its_reporters(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("engine", ["apps", "batched"])
-def test_the_reporters_have_finished_before_the_history_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
-) -> None:
+def test_the_reporters_have_finished_before_the_history_ends(tmp_path, monkeypatch, engine):
     """`cohort` ends the process of a run once the history has its last line."""
-    ended: list[int] = []
+    ended = []
 
     class Looker(Reporter):
-        def end(self, round: int, reason: str) -> None:
+        def end(self, round, reason):
             ended.append(sum(line["type"] == "end" for line in read_lines(tmp_path / "history.jsonl")))
 
     monkeypatch.setattr(RunSettings, "reporters", lambda self: [Looker()])
@@ -118,8 +114,8 @@ def test_the_reporters_have_finished_before_the_history_ends(
     ],
 )
 def test_a_tracker_that_cannot_be_had_is_refused_before_anything_starts(
-    track: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    track, message, tmp_path, monkeypatch
+):
     monkeypatch.setattr("strategies.reporters.base.find_spec", lambda name: None)
     out = tmp_path / "run"
     given = [each for name in track.split() for each in ("--track", name)]
@@ -137,7 +133,7 @@ def test_a_tracker_that_cannot_be_had_is_refused_before_anything_starts(
     assert not out.exists()
 
 
-def test_a_resumed_comparison_keeps_its_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_comparison_keeps_its_trackers(tmp_path, monkeypatch):
     pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
     monkeypatch.setattr("deploy.cli._compare", lambda *_, **__: None)
     simulate = ["simulate", "--engine", "batched"]
@@ -152,10 +148,10 @@ def test_a_resumed_comparison_keeps_its_trackers(tmp_path: Path, monkeypatch: py
     assert (result.exit_code, "needs tensorboardX: pip install" in result.stderr) == (2, True)
 
 
-def test_a_run_without_a_folder_has_no_trackers() -> None:
+def test_a_run_without_a_folder_has_no_trackers():
     with pytest.raises(ValueError, match="track = 'tensorboard': needs output-dir, the folder of the run"):
         RunSettings.from_run_config({**DEFAULTS, "track": "tensorboard"})
 
 
-def test_the_extras_of_the_trackers_have_their_names() -> None:
+def test_the_extras_of_the_trackers_have_their_names():
     assert {name: each.extra for name, each in TRACKERS.items()} == {name: name for name in TRACKERS}

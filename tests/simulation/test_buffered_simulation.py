@@ -1,14 +1,12 @@
 """Buffered rounds of the batched simulation: those of the strategy on the in-process grid."""
 
 from math import inf
-from typing import Any
 
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAdam
 
 from simulation.response_times import ResponseTimes
-from simulation.simulator import Simulator
 from strategies import Buffered
 from strategies.options import Deadlines, Faults, Polling
 
@@ -19,11 +17,11 @@ MODE = Buffered(concurrency=5, size=2, max_staleness=6)
 FAULTS = Faults(silence=False)
 
 
-def times(**options: Any) -> ResponseTimes:
+def times(**options):
     return ResponseTimes(CLIENTS, seed=3, **{"median": 10, "sigma": 1.0, "jitter": 0.3, **options})
 
 
-def simulator(**options: Any) -> Simulator:
+def simulator(**options):
     selector = options.pop("selector", "forecast")
     own = {"faults": FAULTS, "mode": MODE, "response_times": times(), "round_deadline": 200.0}
     return like_the_apps(selector, CLIENTS, ROUNDS, **{"clients_per_round": 2, **own, **options})
@@ -32,7 +30,7 @@ def simulator(**options: Any) -> Simulator:
 @pytest.mark.parametrize(
     "server", [None, FedAdam(fraction_evaluate=0.0, eta=0.05)], ids=["FedAvg", "FedAdam"]
 )
-def test_the_simulation_is_the_strategy_on_simulated_time(server: FedAdam | None) -> None:
+def test_the_simulation_is_the_strategy_on_simulated_time(server):
     slow = times(dropout=0.1)
     _, _, records = run_of_apps(
         "forecast",
@@ -61,7 +59,7 @@ def test_the_simulation_is_the_strategy_on_simulated_time(server: FedAdam | None
 
 
 @pytest.mark.parametrize("guard", [False, True])
-def test_a_simulation_goes_on_from_its_state_bit_for_bit(guard: bool) -> None:
+def test_a_simulation_goes_on_from_its_state_bit_for_bit(guard):
     options = {"faults": Faults(guard=guard, silence=False), "response_times": times(dropout=0.2)}
     one, other = simulator(**options), simulator(**options)
     one.run(7)
@@ -77,14 +75,14 @@ def test_a_simulation_goes_on_from_its_state_bit_for_bit(guard: bool) -> None:
         assert np.array_equal(array, other.arrays[name])
 
 
-def test_clients_that_never_reply_without_a_deadline_end_no_round_and_the_time_is_infinite() -> None:
+def test_clients_that_never_reply_without_a_deadline_end_no_round_and_the_time_is_infinite():
     never = simulator(response_times=times(dropout=1.0), round_deadline=inf)
     assert all("fewer than the quorum" in record.skipped for record in never.run(3))
     assert never.seconds == inf
 
 
 @pytest.mark.parametrize("selector", ["forecast", "timed-forecast", "oort"])
-def test_a_majority_of_stragglers_ends_every_round_by_the_deadline(selector: str) -> None:
+def test_a_majority_of_stragglers_ends_every_round_by_the_deadline(selector):
     for mode in (MODE, None):
         options = {"mode": mode, "selector": selector, "round_deadline": 50.0}
         run = simulator(response_times=times(dropout=0.7), **options)
@@ -95,7 +93,7 @@ def test_a_majority_of_stragglers_ends_every_round_by_the_deadline(selector: str
             assert max(record.seconds for record in records) <= 50
 
 
-def test_without_response_times_and_with_what_needs_whole_rounds_it_is_refused() -> None:
+def test_without_response_times_and_with_what_needs_whole_rounds_it_is_refused():
     with pytest.raises(ValueError, match=r"^mode = Buffered\(...\): needs response_times"):
         simulator_of(mode=MODE)
     with pytest.raises(ValueError, match="must not poll candidates before each selection"):

@@ -1,18 +1,16 @@
 """What trains large models on a GPU computes the same on the CPU. (`test_resnet.py` needs a GPU.)"""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simulation.kernels.base import StackedUpdates, splitter
 from simulation.kernels.gpu import InputGradients, UpdatesOnGPU
 
 
-def test_updates_in_a_tensor_are_those_in_an_array() -> None:
+def test_updates_in_a_tensor_are_those_in_an_array():
     arrays = {"weight": np.ones((2, 3), np.float32), "bias": np.zeros(4, np.float32)}
     rows = np.random.default_rng(0).standard_normal((4, 10), dtype=np.float32)
     rows[1, 3], rows[2] = np.nan, np.float32(1e20)
@@ -32,11 +30,11 @@ def test_updates_in_a_tensor_are_those_in_an_array() -> None:
 class Asked(TorchDispatchMode):
     """Records whether each convolution's backward pass is asked for the gradient of the inputs."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.of_inputs: list[bool] = []
+    def __init__(self):
+        super().__init__()
+        self.of_inputs = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.aten.convolution_backward.default:
             self.of_inputs.append(args[-1][0])
         return func(*args, **(kwargs or {}))
@@ -56,17 +54,17 @@ class Asked(TorchDispatchMode):
     ],
     ids=["3 x 3", "5 x 5", "1 x 3", "wide edge", "stride", "dilation", "groups", "transposed"],
 )
-def test_gradients_of_inputs_are_those_of_torch(layer: nn.Module, replaced: bool) -> None:
+def test_gradients_of_inputs_are_those_of_torch(layer, replaced):
     layer = layer.double()
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(2, 4, 8, 9, generator=generator, dtype=torch.float64).requires_grad_()
 
-    def gradients(*of: Tensor) -> tuple[Tensor, ...]:
+    def gradients(*of):
         return torch.autograd.grad(layer(images).square().sum(), of)
 
     everything = images, *layer.parameters()
     expected = gradients(*everything)
-    with Asked() as asked, InputGradients():  # type: ignore[no-untyped-call]
+    with Asked() as asked, InputGradients():
         found = gradients(*everything)
         gradients(*layer.parameters())
     assert asked.of_inputs == [not replaced, False]

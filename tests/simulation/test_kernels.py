@@ -1,24 +1,21 @@
 """Clients trained as one batch give the numbers of the same clients trained one after another."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import tasks
-from simulation.kernels import MLP, Kernel, Loop, Plan, Softmax, Trained, kernel_of
+from simulation.kernels import MLP, Loop, Plan, Softmax, kernel_of
 from simulation.kernels.torch_functional import Torch
 from simulation.simulator import Simulator
 from strategies.rounds.seeds import client_seed
-from tasks.base import Arrays
 from tasks.federated_data import Dataset
 
 from ..support.simulators import KERNELS, data_of, start
 
 
-def check_same_models(ours: Trained, theirs: Trained, arrays: Arrays, atol: float = 1e-5) -> None:
+def check_same_models(ours, theirs, arrays, atol=1e-5):
     for row in range(ours.losses.size):
         one, other = ours.updates.model(row), theirs.updates.model(row)
         assert one.keys() == other.keys() == arrays.keys()
@@ -39,7 +36,7 @@ def check_same_models(ours: Trained, theirs: Trained, arrays: Arrays, atol: floa
     ],
     ids=["one step", "steps", "epochs", "full batches", "proximal", "variance"],
 )
-def test_a_batch_of_clients_is_trained_as_one_client_after_another(name: str, plan: Plan) -> None:
+def test_a_batch_of_clients_is_trained_as_one_client_after_another(name, plan):
     kernel, task = KERNELS[name]
     loop = Loop(tasks.create(task))
     data, arrays = data_of(), start(kernel)
@@ -57,7 +54,7 @@ def test_a_batch_of_clients_is_trained_as_one_client_after_another(name: str, pl
         assert one[key].shape == arrays[key].shape
 
 
-def test_dropout_trains_the_network_of_the_kept_units() -> None:
+def test_dropout_trains_the_network_of_the_kept_units():
     """Of a single step on all samples: the step is that of torch's layers with the masks in between."""
     rate, sizes, dropout = 0.5, (64, 32, 16, 10), 0.3
     kernel = MLP(sizes, dropout=dropout)
@@ -79,7 +76,7 @@ def test_dropout_trains_the_network_of_the_kept_units() -> None:
         loss.backward()
         assert trained.losses[row] == pytest.approx(loss.item(), rel=1e-5)
         for name, array in trained.updates.model(row).items():
-            step = -rate * weights[name].grad.numpy()  # type: ignore[union-attr]
+            step = -rate * weights[name].grad.numpy()
             np.testing.assert_allclose(array - arrays[name], step, atol=1e-6)
     alone = kernel.train(arrays, data, np.array([1]), plan).updates.model(0)
     for name, array in trained.updates.model(0).items():
@@ -89,7 +86,7 @@ def test_dropout_trains_the_network_of_the_kept_units() -> None:
     assert np.array_equal(kernel.losses(arrays, data, everyone), MLP(sizes).losses(arrays, data, everyone))
 
 
-def test_each_step_of_a_round_drops_other_units() -> None:
+def test_each_step_of_a_round_drops_other_units():
     kernel, arrays, data = MLP((64, 32, 10), dropout=0.5), start(MLP((64, 32, 10))), data_of((20,))
     one, two = (
         kernel.train(arrays, data, np.array([0]), Plan(3, round, 0.1, batch_size=20, steps=1))
@@ -104,16 +101,16 @@ def test_each_step_of_a_round_drops_other_units() -> None:
     ("sizes", "dropout", "why"),
     [((4, 3, 2), 1.0, "in"), ((4, 3, 2), -0.1, "in"), ((4, 2), 0.5, "0 without a hidden layer")],
 )
-def test_a_wrong_dropout_is_refused(sizes: tuple[int, ...], dropout: float, why: str) -> None:
+def test_a_wrong_dropout_is_refused(sizes, dropout, why):
     with pytest.raises(ValueError, match=f"dropout = {dropout}: must be {why}"):
         MLP(sizes, dropout=dropout)
 
 
 @pytest.mark.parametrize("memory", [1, 1 << 30], ids=["one by one", "together"])
 @pytest.mark.parametrize("name", ["mnist-mlp", "mnist-cnn", "cifar10", "femnist", "celeba"])
-def test_every_network_is_trained_as_its_task_does(name: str, memory: int) -> None:
+def test_every_network_is_trained_as_its_task_does(name, memory):
     """With all options at once: a proximal term, controls, and the variance of gradients."""
-    task: Any = tasks.create(name)
+    task = tasks.create(name)
     rng = np.random.default_rng(0)
     data = data_of((1, 4, 2, 3), task.data.num_features)
     data = data._replace(labels=data.labels % task.data.num_classes)
@@ -137,7 +134,7 @@ def test_every_network_is_trained_as_its_task_does(name: str, memory: int) -> No
         check_same_models(trained, loop, arrays, atol=1e-4)
 
 
-def test_a_regression_without_a_bias() -> None:
+def test_a_regression_without_a_bias():
     task = tasks.create("digits", bias=False)
     data, kernel = data_of(), kernel_of(task)
     arrays = start(kernel)
@@ -150,7 +147,7 @@ def test_a_regression_without_a_bias() -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_controls_are_added_to_each_gradient(name: str) -> None:
+def test_controls_are_added_to_each_gradient(name):
     kernel, task = KERNELS[name]
     data, arrays = data_of((1, 3, 5, 8, 16, 2, 2, 9, 2, 10)), start(kernel)
     rng = np.random.default_rng(1)
@@ -166,7 +163,7 @@ def test_controls_are_added_to_each_gradient(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_losses_and_evaluation(name: str) -> None:
+def test_losses_and_evaluation(name):
     kernel, task = KERNELS[name]
     data, arrays = data_of((1, 3, 5, 8, 16, 2, 2, 9, 2, 10)), start(kernel)
     loop = Loop(tasks.create(task))
@@ -181,7 +178,7 @@ def test_losses_and_evaluation(name: str) -> None:
 
 
 @pytest.mark.parametrize(("task", "kind"), [("digits", Softmax), ("mnist-mlp", MLP), ("mnist-cnn", Torch)])
-def test_a_task_has_a_kernel(task: str, kind: type[Kernel]) -> None:
+def test_a_task_has_a_kernel(task, kind):
     made = tasks.create(task)
     kernel = kernel_of(made)
     assert type(kernel) is kind
@@ -191,7 +188,7 @@ def test_a_task_has_a_kernel(task: str, kind: type[Kernel]) -> None:
         assert np.array_equal(array, theirs[name])
 
 
-def test_a_network_is_trained_on_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_is_trained_on_a_gpu_if_there_is_one(monkeypatch):
     made = {name: tasks.create(name) for name in ("digits", "mnist-mlp", "mnist-cnn")}
     for there, where in ((False, "cpu"), (True, "cuda")):
         monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
@@ -201,14 +198,14 @@ def test_a_network_is_trained_on_a_gpu_if_there_is_one(monkeypatch: pytest.Monke
         assert vars(kernel_of(made["mnist-cnn"], "cpu"))["_device"] == "cpu"
 
 
-def test_a_model_that_no_kernel_can_train_is_refused() -> None:
+def test_a_model_that_no_kernel_can_train_is_refused():
     for layer, message in ((nn.BatchNorm1d(3), "running_mean"), (nn.Dropout(), "dropout")):
         with pytest.raises(ValueError, match=message):
-            Torch(lambda layer=layer: nn.Sequential(layer), lambda seed: {})  # type: ignore[misc]
+            Torch(lambda layer=layer: nn.Sequential(layer), lambda seed: {})
 
 
 @pytest.mark.parametrize("size", [3, 64, 65, 900])
-def test_the_norm_of_one_step_is_that_of_the_product(size: int) -> None:
+def test_the_norm_of_one_step_is_that_of_the_product(size):
     data = data_of((2, size, 1), 30)
     kernel = Softmax(30, 10)
     trained = kernel.train(start(kernel), data, np.arange(3), Plan(1, 1, 0.1, batch_size=size, steps=1))
@@ -231,7 +228,7 @@ def test_the_norm_of_one_step_is_that_of_the_product(size: int) -> None:
         ({"offsets": np.array([0, 60, 50, 100])}, "must ascend from 0 to 100"),
     ],
 )
-def test_data_that_do_not_fit_are_refused(kernel: Kernel, change: dict[str, Any], message: str) -> None:
+def test_data_that_do_not_fit_are_refused(kernel, change, message):
     """A label beyond the classes would silently be read as another sample's."""
     data = data_of((10,) * 10)._replace(**change)
     with pytest.raises(ValueError, match=message):

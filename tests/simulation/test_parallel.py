@@ -1,17 +1,15 @@
 """A kernel in several processes: its own results, bit for bit."""
 
 import multiprocessing
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import tasks
-from simulation.kernels import MLP, Kernel, Loop, Parallel, Plan, Softmax, parallel
+from simulation.kernels import MLP, Loop, Parallel, Plan, Softmax, parallel
 from simulation.kernels.torch_functional import Torch
 from simulation.simulator import Simulator
-from tasks.federated_data import FederatedData
 
 from ..support.simulators import data_of, start
 
@@ -23,18 +21,18 @@ class Counted(Loop):
 
     trained = 0
 
-    def train(self, arrays: Any, data: FederatedData, clients: Any, *more: Any) -> Any:
+    def train(self, arrays, data, clients, *more):
         Counted.trained += clients.size
         return super().train(arrays, data, clients, *more)
 
 
-def torch_kernel(memory: int) -> Kernel:
-    task: Any = tasks.create("digits-mlp")
+def torch_kernel(memory):
+    task = tasks.create("digits-mlp")
     return Torch(task.layers, task.initial_arrays, memory=memory)
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Any:
+def one_thread():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -47,9 +45,7 @@ def one_thread() -> Any:
     ids=["softmax", "mlp", "torch", "loop"],
 )
 @pytest.mark.parametrize("memory", [1 << 30, 40 << 10], ids=["all at once", "in lots"])
-def test_several_processes_give_the_results_of_one(
-    kernel: Kernel, memory: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_processes_give_the_results_of_one(kernel, memory, monkeypatch):
     """Includes kernels in torch, whose threads do not survive the fork."""
     monkeypatch.setattr(parallel, "_MEMORY", memory)
     data, arrays = data_of(), start(kernel)
@@ -81,7 +77,7 @@ def test_several_processes_give_the_results_of_one(
                         np.testing.assert_array_equal(one[name], other[name])
 
 
-def test_a_simulation_in_several_processes_is_the_one_in_one_process() -> None:
+def test_a_simulation_in_several_processes_is_the_one_in_one_process():
     data, kernel = data_of(), MLP((64, 32, 10))
     models = []
     with Parallel(kernel, workers=2) as several:
@@ -96,7 +92,7 @@ def test_a_simulation_in_several_processes_is_the_one_in_one_process() -> None:
         np.testing.assert_array_equal(array, models[1][name])
 
 
-def test_a_chunk_is_computed_alike_with_any_other_chunks() -> None:
+def test_a_chunk_is_computed_alike_with_any_other_chunks():
     data, kernel = data_of(), MLP((64, 8, 10))
     clients = np.random.default_rng(1).permutation(10)
     plan = Plan(3, 1, 0.1, batch_size=16, steps=0, epochs=1)
@@ -109,7 +105,7 @@ def test_a_chunk_is_computed_alike_with_any_other_chunks() -> None:
         assert [share[chunk].tolist() for chunk in again] == [chunk.tolist() for chunk in some]
 
 
-def test_an_error_in_a_process_is_raised_and_the_next_round_works() -> None:
+def test_an_error_in_a_process_is_raised_and_the_next_round_works():
     data = data_of()
     kernel = Loop(tasks.create("digits"))
     with Parallel(kernel, workers=2) as several:

@@ -1,7 +1,5 @@
 """The simulator alone: its options, its state, and rounds without usable replies."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAdam, FedAvgM, FedProx
@@ -14,7 +12,7 @@ from strategies.options import Faults
 from ..support.simulators import data_of, simulator_of, start
 
 
-def test_an_update_that_is_not_finite_is_left_out_and_spoils_nothing() -> None:
+def test_an_update_that_is_not_finite_is_left_out_and_spoils_nothing():
     data = data_of()
     data.inputs[data.offsets[7]] = np.nan
     for steps in (1, 2):
@@ -38,7 +36,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_spoils_nothing() -> None:
     ],
     ids=["plain", "adam", "momentum", "varp", "delta"],
 )
-def test_a_simulation_goes_on_from_its_state_bit_for_bit(options: dict[str, Any]) -> None:
+def test_a_simulation_goes_on_from_its_state_bit_for_bit(options):
     one, other = simulator_of(**options), simulator_of(**options)
     one.run(4)
     state = one.state_dict()
@@ -50,7 +48,7 @@ def test_a_simulation_goes_on_from_its_state_bit_for_bit(options: dict[str, Any]
         assert np.array_equal(array, other.arrays[key])
 
 
-def test_a_client_of_a_group_without_a_share_is_named_before_round_1() -> None:
+def test_a_client_of_a_group_without_a_share_is_named_before_round_1():
     with pytest.raises(ValueError, match=r"client 1 cannot take part: its group is 'west': must be one of"):
         simulator_of(
             data_of((10,) * 3),
@@ -59,12 +57,12 @@ def test_a_client_of_a_group_without_a_share_is_named_before_round_1() -> None:
         )
 
 
-def test_a_client_must_be_available_in_round_1() -> None:
+def test_a_client_must_be_available_in_round_1():
     with pytest.raises(ValueError, match="no client is available in round 1"):
         InOrderOfArrival(Nobody(10), num_rounds=3)
 
 
-def test_late_replies_are_left_out() -> None:
+def test_late_replies_are_left_out():
     times = ResponseTimes(10, seed=1)
     seconds = times.seconds(1)
     deadline = float(np.sort(seconds)[5:7].mean())
@@ -82,7 +80,7 @@ def test_late_replies_are_left_out() -> None:
     assert not nobody.arrays["weight"].any()
 
 
-def test_mu_of_flowers_fedprox_reaches_local_training() -> None:
+def test_mu_of_flowers_fedprox_reaches_local_training():
     theirs = simulator_of(server_strategy=FedProx(proximal_mu=0.5), local_steps=3)
     ours = simulator_of(proximal_mu=0.5, local_steps=3)
     plain = simulator_of(local_steps=3)
@@ -93,25 +91,25 @@ def test_mu_of_flowers_fedprox_reaches_local_training() -> None:
 
 
 class Nobody(Availability):
-    def _available(self, round: int) -> np.ndarray:
+    def _available(self, round):
         return np.arange(10) if round == 2 else np.empty(0, dtype=np.int64)
 
 
 @pytest.mark.parametrize("selector", ["uniform", "cpow-d", "pow-d", "delta", "fed-is", "optimal", "forecast"])
 @pytest.mark.parametrize("guard", [False, True])
-def test_a_round_without_available_clients_is_skipped(selector: str, guard: bool) -> None:
+def test_a_round_without_available_clients_is_skipped(selector, guard):
     simulator = simulator_of(selector=selector, availability=Nobody(10), faults=Faults(guard=guard))
     skipped = [record.skipped for record in simulator.run(3)]
     assert skipped == ["no client was selected", "", "no client was selected"]
 
 
-def test_a_client_with_nan_samples_spoils_no_diversities() -> None:
+def test_a_client_with_nan_samples_spoils_no_diversities():
     data = data_of()
     data.inputs[data.offsets[3]] = np.nan
     assert not any(record.skipped for record in simulator_of(data, selector="delta").run(4))
 
 
-def test_the_guard_judges_poll_reports() -> None:
+def test_the_guard_judges_poll_reports():
     data = data_of((20,) * 10)
     data.inputs[data.offsets[3] : data.offsets[4]] *= 1e4
     options = {"initial_arrays": start(Softmax(64, 10)), "selector_settings": {"num_candidates": 10}}
@@ -142,25 +140,25 @@ def test_the_guard_judges_poll_reports() -> None:
         ({"selector": "flics-private", "selector_settings": {"group_shares": [0.5, 0.5]}}, "messages"),
     ],
 )
-def test_bad_settings_are_refused(options: dict[str, Any], message: str) -> None:
+def test_bad_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         simulator_of(**options)
 
 
-def test_a_client_without_samples_is_refused() -> None:
+def test_a_client_without_samples_is_refused():
     data = data_of((5, 4))._replace(offsets=np.array([0, 5, 5, 9]))
     with pytest.raises(ValueError, match="client 1 has no samples"):
         simulator_of(data, clients_per_round=1)
 
 
-def test_arguments_of_a_wrong_type_are_refused() -> None:
+def test_arguments_of_a_wrong_type_are_refused():
     with pytest.raises(TypeError, match=r"availability = 0\.3: must be an Availability, such as"):
         simulator_of(availability=0.3)
     with pytest.raises(TypeError, match="data is of type FederatedData: must be a Dataset"):
-        simulator_of().evaluate(data_of())  # type: ignore[arg-type]
+        simulator_of().evaluate(data_of())
 
 
-def test_only_eligible_clients_are_selected() -> None:
+def test_only_eligible_clients_are_selected():
     names = [f"{'site' if m < 5 else 'lab'}-{m}" for m in range(10)]
     simulator = simulator_of(selector="uniform", clients_per_round=2, eligible="site-*", client_names=names)
     for record in simulator.run(6):

@@ -1,11 +1,7 @@
 """The rounds of the simulator are those of `SelectionStrategy` over a grid of apps."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 import tasks
@@ -14,7 +10,6 @@ from simulation.availability import create as availability_of
 from simulation.kernels import MLP, Loop, Plan, Softmax
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
-from strategies import RoundRecord, SelectionStrategy
 from strategies.clients.reports import Report
 from strategies.options import Deadlines, Faults, Polling
 from strategies.rounds.control_variates import create_variates
@@ -23,6 +18,7 @@ from strategies.rounds.replies import Reply
 from strategies.selectors import create
 
 from ..server.test_apps import federation
+from ..support.federations import play
 from ..support.simulators import data_of, like_the_apps, run_of_apps
 from ..support.strangers import honest
 from ..support.toy_grid import ToyGrid
@@ -32,10 +28,10 @@ from ..support.toy_grid import ToyGrid
 @pytest.mark.parametrize(
     "selector", ["adaptive-osmd", "forecast", "forecast-asked", "pow-d", "cpow-d", "prac-delta", "rpow-d"]
 )
-def test_the_simulator_is_the_federation_of_the_apps(tmp_path: Path, selector: str, task: str) -> None:
+def test_the_simulator_is_the_federation_of_the_apps(tmp_path, selector, task):
     if task == "digits" and selector in ("pow-d", "cpow-d"):
         pytest.skip("all losses are equal at W = 0: rounding decides who has the largest")
-    own: dict[str, Any] = {
+    own = {
         "adaptive-osmd": {"learning_rate_multiplier": 1000},
         "forecast-asked": {"ask_norms": True},
         "cpow-d": {"batch_size": 4},
@@ -61,8 +57,8 @@ def test_the_simulator_is_the_federation_of_the_apps(tmp_path: Path, selector: s
 
 
 @pytest.mark.parametrize("level", ["sane", "strict"])
-def test_the_simulator_believes_the_sizes_that_the_strategy_believes(level: Any) -> None:
-    options: dict[str, Any] = {"clients_per_round": 4, "faults": Faults(guard=level)}
+def test_the_simulator_believes_the_sizes_that_the_strategy_believes(level):
+    options = {"clients_per_round": 4, "faults": Faults(guard=level)}
     strategy, _, records = run_of_apps("md", 200, 3, **options)
     simulator = like_the_apps("md", 200, 3, **options)
     sizes = simulator.data_sizes
@@ -78,10 +74,10 @@ def test_the_simulator_believes_the_sizes_that_the_strategy_believes(level: Any)
 
 
 @pytest.mark.parametrize("variates", ["fedvarp", "scaffold"])
-def test_variates_of_a_batch_are_those_of_single_replies(variates: str) -> None:
+def test_variates_of_a_batch_are_those_of_single_replies(variates):
     """Compared with `RoundLogic` given one reply per client."""
     data, kernel = data_of(), Softmax(64, 10)
-    options: dict[str, Any] = {"clients_per_round": 4, "num_rounds": 5, "seed": 2}
+    options = {"clients_per_round": 4, "num_rounds": 5, "seed": 2}
     simulator = Simulator(
         data, kernel, "md", learning_rate=0.2, batch_size=8, local_steps=3, variates=variates, **options
     )
@@ -96,7 +92,7 @@ def test_variates_of_a_batch_are_those_of_single_replies(variates: str) -> None:
     for number in range(1, 6):
         chosen = logic.choose(logic.open(number))
         selection = chosen.selection
-        sent = {int(m): logic.variates.outgoing(int(m)) for m in selection.clients}  # type: ignore[union-attr]
+        sent = {int(m): logic.variates.outgoing(int(m)) for m in selection.clients}
         controls = {m: control for m, control in sent.items() if control} or None
         plan = Plan(2, number, 0.2, batch_size=8, steps=3)
         trained = loop.train(arrays, data, selection.clients, plan, controls)
@@ -114,7 +110,7 @@ def test_variates_of_a_batch_are_those_of_single_replies(variates: str) -> None:
 
 
 @pytest.mark.parametrize("server_strategy", [FedAdam(eta=0.1, tau=1e-2), FedAvgM(server_momentum=0.9)])
-def test_a_server_strategy_takes_the_step(server_strategy: Any) -> None:
+def test_a_server_strategy_takes_the_step(server_strategy):
     _, model, _ = run_of_apps("md", 8, 4, server_strategy=server_strategy)
     simulator = like_the_apps("md", 8, 4, server_strategy=server_strategy, faults=Faults(guard=True))
     simulator.run(4)
@@ -131,9 +127,7 @@ def test_a_server_strategy_takes_the_step(server_strategy: Any) -> None:
         ("naive-group", "groups:5", {}),
     ],
 )
-def test_late_clients_are_registered_as_by_the_strategy(
-    selector: str, partition: str, options: dict[str, Any]
-) -> None:
+def test_late_clients_are_registered_as_by_the_strategy(selector, partition, options):
     process = availability_of("markov", 24, seed=2, rates=0.3)
     options = {"faults": Faults(guard=False), **options}
     _, _, records = run_of_apps(
@@ -160,21 +154,12 @@ def test_late_clients_are_registered_as_by_the_strategy(
     assert again.step().selection.clients.tolist() == simulator.step().selection.clients.tolist()
 
 
-def strangers_and_simulator(
-    selector: str, groups: Any, rounds: int, strategy: dict[str, Any], simulation: dict[str, Any]
-) -> tuple[SelectionStrategy, list[RoundRecord], Simulator]:
+def strangers_and_simulator(selector, groups, rounds, strategy, simulation):
     """Run a strategy over nine honest nodes with these groups; return a simulator of clients like them."""
-    records: list[RoundRecord] = []
     common = {"clients_per_round": 4, "seed": 3}
-    run = SelectionStrategy(
-        selector,
-        on_round=records.append,
-        polling=Polling(ask_status=True, interval=0.5),
-        min_available_clients=9,
-        **{**common, **strategy},
-    )
+    options = {"polling": Polling(ask_status=True, interval=0.5), "min_available_clients": 9}
     nodes = {50 - n: honest(n, group) for n, group in enumerate(groups)}
-    run.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=rounds)
+    _, records, run, _ = play(ToyGrid(nodes), selector, rounds, **{**common, **options, **strategy})
     simulator = Simulator(
         data_of((10,) * 9, 4), Softmax(4, 10), selector, num_rounds=rounds, learning_rate=0.1, batch_size=5,
         local_steps=1, client_sizes=run.selector.client_sizes, **{**common, **simulation},
@@ -193,11 +178,11 @@ def strangers_and_simulator(
     ],
     ids=["by data", "by number", "by name", "least"],
 )
-def test_the_same_groups_take_part_as_with_the_strategy(selector: str, settings: dict[str, Any]) -> None:
+def test_the_same_groups_take_part_as_with_the_strategy(selector, settings):
     """The groups that are seen first have the highest numbers, or names."""
     if selector == "naive-group" and "min_shares" in settings:
         pytest.skip("it has no minimum shares")
-    groups: list[Any] = [2, 2, 1, 0, 1, 0, 0, 2, 1]
+    groups = [2, 2, 1, 0, 1, 0, 0, 2, 1]
     if "south" in str(settings):
         groups = [{1: "south"}.get(group, group) for group in groups]
     strategy, records, simulator = strangers_and_simulator(
@@ -216,7 +201,7 @@ def test_the_same_groups_take_part_as_with_the_strategy(selector: str, settings:
 
 @pytest.mark.parametrize("selector", ["flics", "uniform"])
 @pytest.mark.parametrize("over_selection", [1.0, 1.5])
-def test_the_budget_of_each_round_is_that_of_the_strategy(selector: str, over_selection: float) -> None:
+def test_the_budget_of_each_round_is_that_of_the_strategy(selector, over_selection):
     faults = {"clients_per_round": 3, "faults": Faults(over_selection=over_selection, guard=False)}
     _, records, simulator = strangers_and_simulator(
         selector,
@@ -235,13 +220,13 @@ def test_the_budget_of_each_round_is_that_of_the_strategy(selector: str, over_se
         assert drawn == [most - 2 - (most == 9), most - 2 - (most == 9), 0, most, most, most]
 
 
-def _reason(failure: str) -> str:
+def _reason(failure):
     """Return a failure without the seconds, which differ by the time between two looks."""
     return failure.partition(":")[0]
 
 
 @pytest.mark.parametrize(("selector", "settings"), [("md", {}), ("oort", {"pace": 0.3})])
-def test_silence_is_dealt_with_as_by_the_strategy(selector: str, settings: dict[str, Any]) -> None:
+def test_silence_is_dealt_with_as_by_the_strategy(selector, settings):
     """One client never replies, one is slow, and the others drop out now and then."""
     dropout = np.full(10, 0.05)
     dropout[2] = 1.0

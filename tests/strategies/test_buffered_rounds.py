@@ -1,28 +1,22 @@
 """Buffered rounds of `SelectionStrategy` on the in-process grid, in simulated time."""
 
 import re
-from collections.abc import Callable
 from math import inf
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message
-from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedYogi, Result
+from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedYogi
 
-from simulation.grid import Handler, InProcessGrid
-from strategies import Buffered, Forecast, Reporter, RoundReport, SelectionStrategy
+from simulation.grid import InProcessGrid
+from strategies import Buffered, Forecast, Reporter, SelectionStrategy
 from strategies.checkpoint import CheckpointError
-from strategies.clients.reports import Report
-from strategies.flower.messages import write_report
 from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
 from strategies.reporters.scalars import scalars
-from strategies.rounds.record import RoundRecord
 from strategies.selectors import available, selector_type
 
+from ..support.federations import model, reply, weights
 from .test_resume import assert_same, trainer
-from .test_strategy import model
 
 CLIENTS = 8
 SLOW = {6: 10.0, 7: 10.0}  # client -> seconds; the others take about one
@@ -30,23 +24,21 @@ MODE = Buffered(concurrency=4, size=2)
 PATIENT = Deadlines(shortest=30)
 
 
-def seconds_of(client: int) -> float:
+def seconds_of(client):
     return SLOW.get(client, 1.0 + 0.01 * client)
 
 
 class SlowGrid(InProcessGrid):
     """Clients that need `seconds_of` to train. Some of them may be other functions (`others`)."""
 
-    def __init__(
-        self, others: dict[int, Handler] | None = None, seconds: Callable[[int], float] = seconds_of
-    ) -> None:
+    def __init__(self, others=None, seconds=seconds_of):
         super().__init__(latency=self._latency)
         self.seconds = seconds
-        self.trained: list[tuple[int, float]] = []  # (client, time) of each TRAIN message
+        self.trained = []  # (client, time) of each TRAIN message
         for client in range(CLIENTS):
             self.add_node(handler=(others or {}).get(client, trainer(client)))
 
-    def _latency(self, message: Message) -> float:
+    def _latency(self, message):
         if message.metadata.message_type != "train":
             return 0.0
         client = self.client_of(message.metadata.dst_node_id)
@@ -54,8 +46,8 @@ class SlowGrid(InProcessGrid):
         return self.seconds(client)
 
 
-def strategy(selector: str = "md", **options: Any) -> tuple[SelectionStrategy, list[RoundRecord]]:
-    records: list[RoundRecord] = []
+def strategy(selector="md", **options):
+    records = []
     made = SelectionStrategy(
         selector,
         **{
@@ -72,18 +64,16 @@ def strategy(selector: str = "md", **options: Any) -> tuple[SelectionStrategy, l
     return made, records
 
 
-def run(
-    grid: SlowGrid, rounds: int = 12, selector: str = "md", **options: Any
-) -> tuple[Result, list[RoundRecord]]:
+def run(grid, rounds=12, selector="md", **options):
     made, records = strategy(selector, **options)
     return made.start(grid, model(1, 2), num_rounds=rounds), records
 
 
-def used(records: list[RoundRecord]) -> list[int]:
+def used(records):
     return [int(c) for each in records for c in each.selection.clients[each.feedback.responded]]
 
 
-def test_rounds_do_not_wait_for_slow_clients_and_use_their_updates_later() -> None:
+def test_rounds_do_not_wait_for_slow_clients_and_use_their_updates_later():
     grid = SlowGrid()
     _, records = run(grid, 30, deadlines=PATIENT)
     assert [record.round for record in records] == list(range(1, 31))
@@ -106,18 +96,14 @@ def test_rounds_do_not_wait_for_slow_clients_and_use_their_updates_later() -> No
         assert len(set(busy)) == len(busy)
 
 
-def test_the_step_is_the_sum_of_updates_each_against_the_model_it_was_trained_from() -> None:
+def test_the_step_is_the_sum_of_updates_each_against_the_model_it_was_trained_from():
     """A client whose update is always (1, 0): the model moves by the sum of the weights."""
 
-    def mover(client: int) -> Handler:
-        def node(message: Message) -> Message:
-            reply = trainer(client)(message)
-            if message.metadata.message_type == "train":
-                w = message.content.array_records["arrays"]["w"].numpy()
-                content = write_report(Report(num_examples=10))
-                content["arrays"] = model(*(w + np.array([1, 0], np.float32)))
-                reply = Message(content, reply_to=message)
-            return reply
+    def mover(client):
+        def node(message):
+            if message.metadata.message_type != "train":
+                return trainer(client)(message)
+            return reply(message, weights(message) + np.array([1, 0], np.float32), num_examples=10)
 
         return node
 
@@ -142,13 +128,13 @@ def test_the_step_is_the_sum_of_updates_each_against_the_model_it_was_trained_fr
     ],
     ids=lambda server: type(server).__name__,
 )
-def test_strategies_that_step_from_the_average_take_the_step(server: FedAvg) -> None:
+def test_strategies_that_step_from_the_average_take_the_step(server):
     result, records = run(SlowGrid(), 8, server_strategy=server)
     assert not any(record.skipped for record in records)
     assert not np.array_equal(result.arrays["w"].numpy(), [1, 2])
 
 
-def test_equal_arrivals_give_equal_runs_and_another_seed_another_run() -> None:
+def test_equal_arrivals_give_equal_runs_and_another_seed_another_run():
     (one, first), (two, second) = run(SlowGrid(), selector="forecast"), run(SlowGrid(), selector="forecast")
     for ours, theirs in zip(first, second, strict=True):
         assert_same(ours, theirs)
@@ -156,11 +142,11 @@ def test_equal_arrivals_give_equal_runs_and_another_seed_another_run() -> None:
     assert used(run(SlowGrid(), selector="forecast", seed=6)[1]) != used(first)
 
 
-def silent(client: int) -> Handler:
+def silent(client):
     return lambda message: None if message.metadata.message_type == "train" else trainer(client)(message)
 
 
-def test_a_client_that_never_answers_frees_its_place_after_the_deadline() -> None:
+def test_a_client_that_never_answers_frees_its_place_after_the_deadline():
     grid = SlowGrid({2: silent(2)})
     _, records = run(grid, 40, deadlines=Deadlines(round=6))
     failures = [why for record in records for client, why in record.failures.items() if client == 2]
@@ -169,7 +155,7 @@ def test_a_client_that_never_answers_frees_its_place_after_the_deadline() -> Non
     assert grid.clock.monotonic() < 120
 
 
-def test_a_client_without_an_answer_is_quarantined_and_a_late_answer_is_used() -> None:
+def test_a_client_without_an_answer_is_quarantined_and_a_late_answer_is_used():
     late = {6: 30.0}  # the first wait is at most a fifth of the deadline
     grid = SlowGrid(seconds=lambda client: late.get(client, 1.0 + 0.01 * client))
     _, records = run(grid, 60, deadlines=Deadlines(round=100, shortest=3))
@@ -177,15 +163,15 @@ def test_a_client_without_an_answer_is_quarantined_and_a_late_answer_is_used() -
     assert 6 in used(records)
 
 
-def nonsense(message: Message) -> Message:
+def nonsense(message):
     reply = trainer(1)(message)
     if message.metadata.message_type == "train":
         reply.content["arrays"] = model(float("nan"), 1)
     return reply
 
 
-def broken(client: int) -> Handler:
-    def node(message: Message) -> Any:
+def broken(client):
+    def node(message):
         if message.metadata.message_type == "train":
             raise RuntimeError("no data")
         return trainer(client)(message)
@@ -193,7 +179,7 @@ def broken(client: int) -> Handler:
     return node
 
 
-def test_garbage_and_errors_are_no_arrivals_and_lead_to_quarantine() -> None:
+def test_garbage_and_errors_are_no_arrivals_and_lead_to_quarantine():
     _, records = run(SlowGrid({0: broken(0), 1: nonsense}), 40)
     reasons = {client: why for record in records for client, why in record.failures.items()}
     assert "NaN" in reasons[1]
@@ -205,14 +191,14 @@ def test_garbage_and_errors_are_no_arrivals_and_lead_to_quarantine() -> None:
         assert record.weights[~record.feedback.responded].sum() == 0
 
 
-def test_all_clients_fail_and_the_run_ends() -> None:
+def test_all_clients_fail_and_the_run_ends():
     result, records = run(SlowGrid({client: broken(client) for client in range(CLIENTS)}), 5)
     assert [record.round for record in records] == [1, 2, 3, 4, 5]
     assert all("fewer than the quorum" in record.skipped for record in records)
     assert result.arrays["w"].numpy().tolist() == [1, 2]
 
 
-def test_all_clients_are_silent_and_the_run_ends() -> None:
+def test_all_clients_are_silent_and_the_run_ends():
     _, records = run(
         SlowGrid({client: silent(client) for client in range(CLIENTS)}),
         5,
@@ -221,7 +207,7 @@ def test_all_clients_are_silent_and_the_run_ends() -> None:
     assert all(record.skipped for record in records)
 
 
-def test_stale_updates_are_rejected_counted_and_recorded() -> None:
+def test_stale_updates_are_rejected_counted_and_recorded():
     _, records = run(SlowGrid(), 40, mode=Buffered(concurrency=4, size=2, max_staleness=2))
     stale = [record for record in records if record.num_stale]
     assert stale
@@ -234,12 +220,12 @@ def test_stale_updates_are_rejected_counted_and_recorded() -> None:
 
 
 @pytest.mark.slow
-def test_clients_that_never_answer_take_at_most_twice_as_many_models_as_there_are_places() -> None:
+def test_clients_that_never_answer_take_at_most_twice_as_many_models_as_there_are_places():
     """Client 2 answers so late that its model is no longer kept: silent clients have newer ones."""
-    kept: list[int] = []
-    records: list[RoundRecord] = []
+    kept = []
+    records = []
 
-    def record(each: RoundRecord) -> None:
+    def record(each):
         records.append(each)
         kept.append(len(made._parts.buffered.models))
 
@@ -253,12 +239,12 @@ def test_clients_that_never_answer_take_at_most_twice_as_many_models_as_there_ar
     assert sum(each.num_stale for each in records) == 1
 
 
-def test_a_client_whose_node_leaves_loses_its_place_and_comes_back() -> None:
+def test_a_client_whose_node_leaves_loses_its_place_and_comes_back():
     grid = SlowGrid()
     grid.offline_after = 2.0
-    left: list[int] = []
+    left = []
 
-    def leave(record: RoundRecord) -> None:
+    def leave(record):
         if record.round == 3:
             busy = {client for client, at in grid.trained if grid.clock.monotonic() - at < 0.9}
             left.append(min(busy))
@@ -266,7 +252,7 @@ def test_a_client_whose_node_leaves_loses_its_place_and_comes_back() -> None:
         if record.round == 20:
             grid.add_node(handler=trainer(left[0]))
 
-    records: list[RoundRecord] = []
+    records = []
     made, _ = strategy(on_round=lambda record: (records.append(record), leave(record))[0])
     made.start(grid, model(1, 2), num_rounds=60)
     reasons = [each.failures[left[0]] for each in records if left[0] in each.failures]
@@ -275,24 +261,23 @@ def test_a_client_whose_node_leaves_loses_its_place_and_comes_back() -> None:
     assert all(record.feedback.responded.sum() >= 2 for record in records)
 
 
-def test_a_removed_client_is_forgotten_while_it_trains(tmp_path: Path) -> None:
+def test_a_removed_client_is_forgotten_while_it_trains(tmp_path):
     file = tmp_path / "removed.json"
     file.write_text("[]")
 
-    def remove(record: RoundRecord) -> None:
+    def remove(record):
         if record.round == 3:
             file.write_text('["c6", "c7"]')
 
     made, _ = strategy(on_round=remove, overrides=Overrides(removed=str(file)), deadlines=PATIENT)
     made.start(SlowGrid(), model(1, 2), num_rounds=25)
     buffer = made._parts.clients.logic.buffer
-    assert buffer is not None
     assert not set(SLOW) & set(buffer.in_flight)
 
 
-def test_messages_that_cannot_be_sent_end_no_run() -> None:
+def test_messages_that_cannot_be_sent_end_no_run():
     class Busy(SlowGrid):
-        def push_messages(self, messages: Any) -> list[str]:
+        def push_messages(self, messages):
             messages = list(messages)
             training = any(message.metadata.message_type == "train" for message in messages)
             if training and 2 < self.clock.monotonic() < 4.2:
@@ -304,7 +289,7 @@ def test_messages_that_cannot_be_sent_end_no_run() -> None:
     assert any("the message could not be sent" in each.failures.values() for each in records)
 
 
-def test_fewer_clients_than_places() -> None:
+def test_fewer_clients_than_places():
     _, records = run(SlowGrid(), 10, mode=Buffered(concurrency=20, size=8), deadlines=PATIENT)
     assert all(record.feedback.responded.sum() == CLIENTS for record in records)
     assert [record.weights.sum() for record in records] == pytest.approx([1.0] * 10)
@@ -316,13 +301,13 @@ class Scripted(SlowGrid):
     With a ``script``, the clients answer in the order of the script.
     """
 
-    def __init__(self, script: list[int] | None = None) -> None:
+    def __init__(self, script=None):
         super().__init__(seconds=lambda _: 0.0)
         self.script = script
-        self.answered: list[int] = []  # the clients that have answered
-        self._open: dict[str, int] = {}  # message -> client, in the order of sending
+        self.answered = []  # the clients that have answered
+        self._open = {}  # message -> client, in the order of sending
 
-    def push_messages(self, messages: Any) -> list[str]:
+    def push_messages(self, messages):
         messages = list(messages)
         ids = super().push_messages(messages)
         for message_id, message in zip(ids, messages, strict=True):
@@ -330,7 +315,7 @@ class Scripted(SlowGrid):
                 self._open[message_id] = self.client_of(message.metadata.dst_node_id)
         return ids
 
-    def pull_messages(self, message_ids: Any) -> list[Message]:
+    def pull_messages(self, message_ids):
         wanted = list(message_ids)
         training = [each for each in self._open if each in wanted]
         if training:
@@ -345,11 +330,9 @@ class Scripted(SlowGrid):
 
 @pytest.mark.parametrize("server", [None, FedAdam(fraction_evaluate=0.0)], ids=["FedAvg", "FedAdam"])
 @pytest.mark.parametrize("selector", ["md", "forecast", "oort"])
-def test_a_resumed_run_equals_the_whole_run_given_the_same_arrivals(
-    selector: str, server: FedAvg | None, tmp_path: Path
-) -> None:
+def test_a_resumed_run_equals_the_whole_run_given_the_same_arrivals(selector, server, tmp_path):
     """Clients in flight at the checkpoint are asked again, with the model that they had."""
-    options: dict[str, Any] = {"selector": selector, "server_strategy": server, "num_rounds": 9}
+    options = {"selector": selector, "server_strategy": server, "num_rounds": 9}
     grid, before = Scripted(), Scripted()
     whole, records = run(grid, 9, **options)
     _, first = run(before, 4, checkpoints=Checkpoints(tmp_path), **options)
@@ -362,7 +345,7 @@ def test_a_resumed_run_equals_the_whole_run_given_the_same_arrivals(
     assert np.array_equal(resumed.arrays["w"].numpy(), whole.arrays["w"].numpy())
 
 
-def test_clients_whose_models_are_too_old_are_not_asked_again(tmp_path: Path) -> None:
+def test_clients_whose_models_are_too_old_are_not_asked_again(tmp_path):
     mode = Buffered(concurrency=6, size=1, max_staleness=1)
     run(Scripted(), 6, checkpoints=Checkpoints(tmp_path), mode=mode)
     grid = Scripted()
@@ -400,9 +383,7 @@ def test_clients_whose_models_are_too_old_are_not_asked_again(tmp_path: Path) ->
         ),
     ],
 )
-def test_what_needs_whole_rounds_is_refused_at_construction(
-    selector: str, options: dict[str, Any], message: str
-) -> None:
+def test_what_needs_whole_rounds_is_refused_at_construction(selector, options, message):
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         strategy(selector, **options)
     assert "\n" not in str(caught.value)
@@ -420,12 +401,12 @@ def test_what_needs_whole_rounds_is_refused_at_construction(
         ({"count_busy": 1}, "mode.count_busy = 1: must be True or False"),
     ],
 )
-def test_wrong_settings_are_refused(options: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_refused(options, message):
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         Buffered(**{"concurrency": 4, **options})
 
 
-def test_a_mode_of_another_kind_and_a_misplaced_setting_are_refused() -> None:
+def test_a_mode_of_another_kind_and_a_misplaced_setting_are_refused():
     with pytest.raises(TypeError, match=r"mode = 'buffered': must be a Buffered, such as Buffered\(concurr"):
         strategy(mode="buffered")
     with pytest.raises(TypeError, match=r"concurrency = 4: .* has mode=Buffered\(concurrency=...\) instead"):
@@ -435,16 +416,16 @@ def test_a_mode_of_another_kind_and_a_misplaced_setting_are_refused() -> None:
         made.configure_train(1, model(0, 0), ConfigRecord(), SlowGrid())
 
 
-def test_a_resume_with_another_mode_is_refused(tmp_path: Path) -> None:
+def test_a_resume_with_another_mode_is_refused(tmp_path):
     run(SlowGrid(), 2, checkpoints=Checkpoints(tmp_path))
     with pytest.raises(CheckpointError, match="mode"):
         run(SlowGrid(), 4, checkpoints=Checkpoints(tmp_path, resume=True), mode=Buffered(concurrency=5))
 
 
 @pytest.mark.parametrize("selector", available())
-def test_every_selector_runs_or_is_refused_in_one_line(selector: str) -> None:
+def test_every_selector_runs_or_is_refused_in_one_line(selector):
     kind = selector_type(selector)
-    options: dict[str, Any] = {}
+    options = {}
     if selector == "lipschitz-is":
         options["overrides"] = Overrides(settings={"lipschitz": {"c1": 2.0}})
     refused = kind.polls_for or kind.part_names or not kind.fixed_size
@@ -459,11 +440,11 @@ def test_every_selector_runs_or_is_refused_in_one_line(selector: str) -> None:
     assert all(record.feedback.responded.sum() >= 2 for record in records)
 
 
-def test_a_preset_takes_the_mode_and_a_reporter_is_told_the_staleness() -> None:
-    reports: list[RoundReport] = []
+def test_a_preset_takes_the_mode_and_a_reporter_is_told_the_staleness():
+    reports = []
 
     class Listener(Reporter):
-        def round(self, report: RoundReport) -> None:
+        def round(self, report):
             reports.append(report)
 
     made = Forecast(

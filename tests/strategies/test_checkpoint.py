@@ -10,11 +10,9 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,17 +24,17 @@ from strategies import checkpoint
 from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 
 
-def state(round: int) -> Checkpoint:
+def state(round):
     """Return a state that tells its round in every part."""
     arrays = {"w": np.full((4, 3), round / 7, np.float32), "selector/norms": np.arange(5.0) * round}
     return Checkpoint(round, arrays, {"clients": [f"client-{round}"]}, {"seed": 1}, [results(round)])
 
 
-def results(round: int) -> list[Any]:
+def results(round):
     return ["evaluate", round, {"loss": 1 / (1 + round), "per-class": [round, None]}]
 
 
-def same(one: Checkpoint | None, other: Checkpoint) -> bool:
+def same(one, other):
     return (
         one is not None
         and (one.round, one.meta, one.fingerprint) == (other.round, other.meta, other.fingerprint)
@@ -48,15 +46,15 @@ def same(one: Checkpoint | None, other: Checkpoint) -> bool:
     )
 
 
-def filled(path: Path, *rounds: int, keep: int = 3) -> tuple[CheckpointFolder, list[str]]:
-    told: list[str] = []
+def filled(path, *rounds, keep=3):
+    told = []
     folder = CheckpointFolder(path, keep, report=told.append)
     for round in rounds:
         assert folder.save(state(round))
     return folder, told
 
 
-def names(path: Path) -> list[str]:
+def names(path):
     return sorted(file.name for file in path.glob("round-*"))
 
 
@@ -84,9 +82,7 @@ def names(path: Path) -> list[str]:
     round=st.integers(0, 10**9),
 )
 @settings(max_examples=60)
-def test_arrays_come_back_as_they_were(
-    tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, Any], round: int
-) -> None:
+def test_arrays_come_back_as_they_were(tmp_path_factory, arrays, round):
     written = Checkpoint(round, arrays, {"größe": [1, 2.5, None, 2**63]}, {"seed": 2**63 - 1})
     folder = CheckpointFolder(tmp_path_factory.mktemp("folder"))
     assert folder.save(written)
@@ -94,11 +90,10 @@ def test_arrays_come_back_as_they_were(
     folder.release()
 
 
-def test_the_order_in_memory_stays_since_sums_depend_on_it(tmp_path: Path) -> None:
+def test_the_order_in_memory_stays_since_sums_depend_on_it(tmp_path):
     folder = CheckpointFolder(tmp_path)
     folder.save(Checkpoint(1, {"w": np.asfortranarray(np.ones((3, 4))), "x": np.arange(12.0)[::3]}))
     found = folder.newest()
-    assert found is not None
     assert found.arrays["w"].flags.f_contiguous
     assert found.arrays["x"].tolist() == [0, 3, 6, 9]
     assert found.arrays["w"].flags.writeable
@@ -112,9 +107,7 @@ def test_the_order_in_memory_stays_since_sums_depend_on_it(tmp_path: Path) -> No
         ({"a\0b": np.zeros(2)}, r"array name 'arrays/a\\x00b'"),
     ],
 )
-def test_an_unstorable_checkpoint_is_refused_and_nothing_is_lost(
-    tmp_path: Path, arrays: dict[str, Any], message: str
-) -> None:
+def test_an_unstorable_checkpoint_is_refused_and_nothing_is_lost(tmp_path, arrays, message):
     folder, _ = filled(tmp_path, 1)
     with pytest.raises((TypeError, ValueError), match=message):
         folder.save(Checkpoint(2, arrays))
@@ -122,24 +115,24 @@ def test_an_unstorable_checkpoint_is_refused_and_nothing_is_lost(
     assert same(folder.newest(), state(1))
 
 
-def test_the_last_few_stay(tmp_path: Path) -> None:
+def test_the_last_few_stay(tmp_path):
     folder, _ = filled(tmp_path, 0, 1, 2, 3, 10, keep=2)
     assert folder.rounds() == [3, 10]
     assert same(folder.newest(), state(10))
 
 
 @pytest.mark.parametrize("keep", [1, 0, -2])
-def test_one_checkpoint_alone_could_not_be_replaced_safely(tmp_path: Path, keep: int) -> None:
+def test_one_checkpoint_alone_could_not_be_replaced_safely(tmp_path, keep):
     with pytest.raises(ValueError, match=f"keep = {keep}: must be at least 2"):
         CheckpointFolder(tmp_path, keep)
 
 
-def test_an_empty_folder_has_no_checkpoint_and_is_not_created(tmp_path: Path) -> None:
+def test_an_empty_folder_has_no_checkpoint_and_is_not_created(tmp_path):
     assert CheckpointFolder(tmp_path / "new").newest() is None
     assert not (tmp_path / "new").exists()
 
 
-def test_numpy_opens_the_file(tmp_path: Path) -> None:
+def test_numpy_opens_the_file(tmp_path):
     filled(tmp_path, 5)
     with np.load(tmp_path / "round-00000005.npz", allow_pickle=False) as file:
         assert file["arrays/w"].tolist() == state(5).arrays["w"].tolist()
@@ -162,10 +155,7 @@ RUN = {
         ({"selector": "md"}, "selector = 'md': the run to be resumed has 'osmd'"),
         ({"settings": {"alpha": 0.5, "batch": None}}, "settings.alpha = 0.5: the run to be resumed has 0.4"),
         ({"settings": {"alpha": 0.4}}, "settings.batch: not set now; the run to be resumed has None"),
-        (
-            {"settings": {**RUN["settings"], "beta": 1}},  # type: ignore[dict-item]
-            "settings.beta = 1: the run to be resumed has none",
-        ),
+        ({"settings": {**RUN["settings"], "beta": 1}}, "settings.beta = 1: the run to be resumed has none"),
         (
             {"arrays": {"w": [[4, 4], "float32"]}},
             "arrays.w = [[4, 4], 'float32']: the run to be resumed has [[4, 3], 'float32']",
@@ -177,9 +167,7 @@ RUN = {
         ),
     ],
 )
-def test_another_runs_checkpoint_is_refused_with_each_difference(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_another_runs_checkpoint_is_refused_with_each_difference(tmp_path, change, message):
     folder = CheckpointFolder(tmp_path)
     folder.save(Checkpoint(1, {}, fingerprint=RUN))
     assert folder.newest(RUN) is not None
@@ -193,14 +181,14 @@ def test_another_runs_checkpoint_is_refused_with_each_difference(
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     path = tmp_path_factory.mktemp("whole")
     filled(path, 1, 2)
     return path
 
 
-def with_second(whole: Path, content: Callable[[bytes], bytes]) -> tuple[Checkpoint | None, list[str]]:
-    told: list[str] = []
+def with_second(whole, content):
+    told = []
     file = whole / "round-00000002.npz"
     before = file.read_bytes()
     try:
@@ -212,8 +200,8 @@ def with_second(whole: Path, content: Callable[[bytes], bytes]) -> tuple[Checkpo
 
 @given(st.data())
 @settings(max_examples=300)
-def test_a_file_cut_anywhere_is_refused_and_the_one_before_is_used(whole: Path, data: st.DataObject) -> None:
-    def cut(content: bytes) -> bytes:
+def test_a_file_cut_anywhere_is_refused_and_the_one_before_is_used(whole, data):
+    def cut(content):
         return content[: data.draw(st.integers(0, len(content) - 1))]
 
     found, told = with_second(whole, cut)
@@ -226,8 +214,8 @@ def test_a_file_cut_anywhere_is_refused_and_the_one_before_is_used(whole: Path, 
 
 @given(st.data())
 @settings(max_examples=250)
-def test_a_flipped_bit_is_always_detected(whole: Path, data: st.DataObject) -> None:
-    def flip(content: bytes) -> bytes:
+def test_a_flipped_bit_is_always_detected(whole, data):
+    def flip(content):
         changed = bytearray(content)
         changed[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
         return bytes(changed)
@@ -239,8 +227,8 @@ def test_a_flipped_bit_is_always_detected(whole: Path, data: st.DataObject) -> N
 
 @given(st.binary(max_size=300), st.integers(0, 5000))
 @settings(max_examples=100)
-def test_foreign_bytes_are_always_refused(whole: Path, content: bytes, position: int) -> None:
-    def overwrite(before: bytes) -> bytes:
+def test_foreign_bytes_are_always_refused(whole, content, position):
+    def overwrite(before):
         at = position % len(before)
         return before[:at] + content + before[at + len(content) :]
 
@@ -265,7 +253,7 @@ def test_foreign_bytes_are_always_refused(whole: Path, content: bytes, position:
         ),
     ],
 )
-def test_foreign_files_and_other_versions_are_named(tmp_path: Path, arrays: dict[str, Any], why: str) -> None:
+def test_foreign_files_and_other_versions_are_named(tmp_path, arrays, why):
     folder, told = filled(tmp_path, 1)
     np.savez(tmp_path / "round-00000002.npz", **arrays)
     assert same(folder.newest(), state(1))
@@ -273,7 +261,7 @@ def test_foreign_files_and_other_versions_are_named(tmp_path: Path, arrays: dict
 
 
 @contextmanager
-def rewritten(file: Path) -> Iterator[tuple[dict[str, bytes], zipfile.ZipFile]]:
+def rewritten(file):
     """Yield the members of a checkpoint, and an empty archive that replaces its file."""
     with zipfile.ZipFile(file) as before:
         members = {name: before.read(name) for name in before.namelist()}
@@ -281,7 +269,7 @@ def rewritten(file: Path) -> Iterator[tuple[dict[str, bytes], zipfile.ZipFile]]:
         yield members, after
 
 
-def test_a_compressed_file_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+def test_a_compressed_file_is_refused_before_it_takes_memory(tmp_path):
     """A file of a few bytes could take any amount of memory; Cohort compresses nothing."""
     folder, told = filled(tmp_path, 1, 2)
     with rewritten(tmp_path / "round-00000002.npz") as (members, after):
@@ -291,14 +279,14 @@ def test_a_compressed_file_is_refused_before_it_takes_memory(tmp_path: Path) -> 
     assert "is compressed, which Cohort never does" in told[0]
 
 
-def test_a_file_of_another_round_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_round_is_refused(tmp_path):
     folder, told = filled(tmp_path, 1, 2)
     shutil.copyfile(tmp_path / "round-00000001.npz", tmp_path / "round-00000002.npz")
     assert same(folder.newest(), state(1))
     assert told == [f"{tmp_path}/round-00000002.npz: refused: holds round 1, not 2; the one before is used"]
 
 
-def test_a_missing_array_is_damage(tmp_path: Path) -> None:
+def test_a_missing_array_is_damage(tmp_path):
     folder, told = filled(tmp_path, 1, 2)
     with rewritten(tmp_path / "round-00000002.npz") as (members, after):
         for name in list(members)[:-1]:
@@ -307,7 +295,7 @@ def test_a_missing_array_is_damage(tmp_path: Path) -> None:
     assert "arrays/selector/norms.npy" in told[0]
 
 
-def test_without_a_usable_checkpoint_the_run_does_not_start_anew(tmp_path: Path) -> None:
+def test_without_a_usable_checkpoint_the_run_does_not_start_anew(tmp_path):
     folder, told = filled(tmp_path, 1, 2)
     for file in tmp_path.glob("*.npz"):
         file.write_bytes(b"")
@@ -316,7 +304,7 @@ def test_without_a_usable_checkpoint_the_run_does_not_start_anew(tmp_path: Path)
     assert [line.rpartition("; ")[2] for line in told] == ["the one before is used", "there is none before"]
 
 
-def test_a_refused_file_is_not_the_newest_once_its_round_was_repeated(tmp_path: Path) -> None:
+def test_a_refused_file_is_not_the_newest_once_its_round_was_repeated(tmp_path):
     folder, _ = filled(tmp_path, 1, 2, 3, 4)
     for round in (3, 4):
         (tmp_path / f"round-0000000{round}.npz").write_bytes(b"torn")
@@ -350,9 +338,9 @@ while True:
 """
 
 
-def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path: Path) -> None:
+def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path):
     chance = random.Random(20)
-    told: list[str] = []
+    told = []
     saved = 0
     for _ in range(12):
         process = subprocess.Popen(
@@ -361,7 +349,6 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path: Path)
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
-        assert process.stdout is not None
         first = process.stdout.readline()  # it has begun
         time.sleep(chance.uniform(0, 0.03))
         process.send_signal(signal.SIGKILL)
@@ -369,7 +356,6 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path: Path)
         said = [int(line) for line in (first + rest).split()]
         assert said[0] == saved + 1  # it went on where the one before was killed
         found = CheckpointFolder(tmp_path, report=told.append).newest({"seed": 1})
-        assert found is not None
         assert found.round in (said[-1], said[-1] + 1)  # the last may be done, but not said yet
         assert (found.arrays["w"] == found.round).all()
         assert found.arrays["n"] == found.meta["round"] == found.round
@@ -388,17 +374,17 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path: Path)
 class Broken:
     """Lets the n-th call fail that writes, syncs or renames."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, error: int) -> None:
+    def __init__(self, monkeypatch, at, error):
         self.left = at
         self.error = error
         real_open = Path.open
 
-        def opened(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        def opened(path, mode="r", *args, **kwargs):
             file = real_open(path, mode, *args, **kwargs)
             if mode in ("wb", "r+b"):
                 real_write = file.write
 
-                def write(content: Any) -> Any:
+                def write(content):
                     if self.fails():
                         real_write(bytes(content)[: len(content) // 2])  # a full disk takes some of it
                         file.flush()
@@ -412,15 +398,15 @@ class Broken:
         for owner, name in ((os, "fsync"), (Path, "replace")):
             monkeypatch.setattr(owner, name, self.failing(getattr(owner, name)))
 
-    def fails(self) -> bool:
+    def fails(self):
         self.left -= 1
         return self.left == 0
 
-    def raise_it(self) -> None:
+    def raise_it(self):
         raise OSError(self.error, os.strerror(self.error))
 
-    def failing(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def instead(*args: Any) -> Any:
+    def failing(self, call):
+        def instead(*args):
             if self.fails():
                 self.raise_it()
             return call(*args)
@@ -431,24 +417,22 @@ class Broken:
 class _Proxy:
     """A file whose write is another one's."""
 
-    def __init__(self, file: Any, write: Callable[[Any], Any]) -> None:
+    def __init__(self, file, write):
         self._file = file
         self.write = write
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._file, name)
 
-    def __enter__(self) -> "_Proxy":
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._file.close()
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
-def test_a_disk_that_fails_at_any_write_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
-) -> None:
+def test_a_disk_that_fails_at_any_write_leaves_what_was_there(tmp_path, monkeypatch, error):
     for at in count(1):
         path = tmp_path / str(at)
         folder, told = filled(path, 1, 2, 3)
@@ -469,19 +453,18 @@ def test_a_disk_that_fails_at_any_write_leaves_what_was_there(
         assert folder.save(state(5))  # and when there is room again, all goes on
         found = CheckpointFolder(path).newest()
         assert same(found, state(5))
-        assert found is not None
         assert found.results == [results(round) for round in range(1, 6)]
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small file system")
-def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path):
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=False, capture_output=True
     )
     if mounted.returncode:
         pytest.skip(f"cannot mount: {mounted.stderr.decode().strip()}")
     try:
-        told: list[str] = []
+        told = []
         folder = CheckpointFolder(tmp_path, report=told.append)
         weights = np.ones(60_000, np.float32)  # four would fit, a fifth does not
         for round in (1, 2, 3):
@@ -494,7 +477,6 @@ def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path: Path) -> Non
         ]
         assert folder.rounds() == [1, 2, 3]
         found = folder.newest()
-        assert found is not None
         assert (found.arrays["w"] == 3).all()
         (tmp_path / "of others").unlink()
         assert folder.save(Checkpoint(5, {"w": weights * 5}))
@@ -504,7 +486,7 @@ def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path: Path) -> Non
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
-def test_unfinished_files_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
+def test_unfinished_files_of_a_killed_writer_are_removed(tmp_path):
     filled(tmp_path, 1)
     (tmp_path / "round-00000002.npz.unfinished").write_bytes(b"half")
     folder = CheckpointFolder(tmp_path)
@@ -514,7 +496,7 @@ def test_unfinished_files_of_a_killed_writer_are_removed(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
-def test_two_processes_do_not_write_one_runs_checkpoints(tmp_path: Path) -> None:
+def test_two_processes_do_not_write_one_runs_checkpoints(tmp_path):
     folder, _ = filled(tmp_path, 1)
     command = [sys.executable, "-c", f"{ALONE}folder.claim(wait=float(sys.argv[2]))", str(tmp_path)]
     refused = subprocess.run([*command, "0"], capture_output=True, text=True, check=False)
@@ -526,7 +508,7 @@ def test_two_processes_do_not_write_one_runs_checkpoints(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
-def test_no_other_user_can_lock_the_folder(tmp_path: Path) -> None:
+def test_no_other_user_can_lock_the_folder(tmp_path):
     """Whoever can read a file can lock it, and so keep a run from being continued after a kill."""
     (tmp_path / "lock").touch(mode=0o644)  # as earlier versions left it
     (tmp_path / "lock").chmod(0o644)
@@ -539,7 +521,7 @@ def test_no_other_user_can_lock_the_folder(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
 @pytest.mark.parametrize("end", ["killed", "released"])
-def test_other_processes_see_that_the_owner_was_killed(tmp_path: Path, end: str) -> None:
+def test_other_processes_see_that_the_owner_was_killed(tmp_path, end):
     folder = CheckpointFolder(tmp_path)
     assert not folder.is_claimed()
     assert not folder.is_abandoned()
@@ -554,7 +536,6 @@ def test_other_processes_see_that_the_owner_was_killed(tmp_path: Path, end: str)
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    assert process.stdout is not None
     process.stdout.readline()
     assert folder.is_claimed()
     assert not folder.is_abandoned()

@@ -1,12 +1,10 @@
 """Which clients may be selected, and over whom the aggregate is then unbiased."""
 
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
 from strategies import (
@@ -15,16 +13,15 @@ from strategies import (
     Forecast,
     NotEnoughClientsError,
     Overrides,
-    Polling,
     Report,
-    RoundRecord,
-    SelectionStrategy,
     write_report,
 )
 from strategies.clients.reports import STATUS
 from strategies.flower.messages import read_report
 
-from ..support.toy_grid import Node, ToyGrid
+from ..support import federations
+from ..support.federations import reply, weights
+from ..support.toy_grid import ToyGrid
 
 NAMES = ["lab-0", "site-0", "site-1", "site-2", "site-3"]
 SIZES = dict(zip(NAMES, (50, 10, 20, 30, 40), strict=True))
@@ -63,7 +60,7 @@ SIZES = dict(zip(NAMES, (50, 10, 20, 30, 40), strict=True))
         ("share=nan", "a", {"share": "nan"}, True),
     ],
 )
-def test_conditions(text: str, name: str, properties: dict[str, Any], admits: bool) -> None:
+def test_conditions(text, name, properties, admits):
     conditions = Eligibility.parse(text)
     assert conditions.admits(name, properties) == admits
     assert Eligibility.parse(str(conditions)) == conditions
@@ -87,50 +84,35 @@ def test_conditions(text: str, name: str, properties: dict[str, Any], admits: bo
         (lambda: Overrides(properties={"a": {"b": object()}}), r"overrides.properties\['a'\]\['b'\] = .*"),
     ],
 )
-def test_wrong_conditions_are_refused(make: Callable[[], Any], message: str) -> None:
+def test_wrong_conditions_are_refused(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
 
 
-def site(name: str, reports: Callable[[], dict[str, Any]] = dict, group: str | None = None) -> Node:
+def site(name, reports=dict, group=None):
     """A client that moves the coordinate of its index by 1."""
 
-    def node(message: Message) -> Message:
-        report = Report(
-            client_id=name, num_examples=SIZES.get(name, 10), group=group, properties=reports() or None
-        )
-        content = write_report(report)
+    def node(message):
+        w = None
         if message.metadata.message_type != STATUS:
-            old = message.content.array_records["arrays"]["w"].numpy()
-            new = old.copy()
-            new[NAMES.index(name)] += 1
-            content["arrays"] = ArrayRecord({"w": Array(new)})
-        return Message(content, reply_to=message)
+            w = weights(message).copy()
+            w[NAMES.index(name)] += 1
+        size = SIZES.get(name, 10)
+        return reply(message, w, client_id=name, num_examples=size, group=group, properties=reports() or None)
 
     return node
 
 
-def play(
-    grid: ToyGrid, rounds: int, selector: str = "uniform", **options: Any
-) -> tuple[list[RoundRecord], SelectionStrategy]:
-    records: list[RoundRecord] = []
-    strategy = SelectionStrategy(
-        selector,
-        **{
-            "clients_per_round": 2,
-            "min_available_clients": len(grid.nodes),
-            "polling": Polling(ask_status=True, interval=1),
-            "deadlines": Deadlines(absence=1, join=1),
-            "on_round": records.append,
-            **options,
-        },
-    )
-    strategy.start(grid, ArrayRecord({"w": Array(np.zeros(len(NAMES)))}), num_rounds=rounds)
-    return records, strategy
+def play(grid, rounds, selector="uniform", **options):
+    options = {
+        "min_available_clients": len(grid.nodes), "deadlines": Deadlines(absence=1, join=1), **options
+    }  # fmt: skip
+    start = ArrayRecord({"w": Array(np.zeros(len(NAMES)))})
+    return federations.play(grid, selector, rounds, start, **options)[1:3]
 
 
 @pytest.mark.parametrize("selector", ["uniform", "forecast"])
-def test_the_aggregate_is_unbiased_over_the_eligible_clients(selector: str) -> None:
+def test_the_aggregate_is_unbiased_over_the_eligible_clients(selector):
     """The mean weight of each client is its share of the eligible data, within 4.5 standard errors.
 
     By chance, one of the four means is further off with a probability below 3e-5.
@@ -151,32 +133,32 @@ def test_the_aggregate_is_unbiased_over_the_eligible_clients(selector: str) -> N
 
 
 @pytest.mark.parametrize("condition", ["group=1", Eligibility(properties={"group": 1})])
-def test_a_group_whose_name_is_a_number_is_found(condition: str | Eligibility) -> None:
+def test_a_group_whose_name_is_a_number_is_found(condition):
     grid = ToyGrid({n: site(name, group=str(n % 2)) for n, name in enumerate(NAMES)})
     records, _ = play(grid, 5, eligible=condition)
     assert {client for record in records for client in record.selection.clients.tolist()} == {1, 3}
     assert records[0].eligible == "group=1"
 
 
-def test_others_get_neither_polls_nor_evaluations_nor_training() -> None:
+def test_others_get_neither_polls_nor_evaluations_nor_training():
     grid = ToyGrid({n: site(name) for n, name in enumerate(NAMES, 10)})
     play(grid, 3, eligible="site-*", server_strategy=FedAvg(fraction_evaluate=1.0))
     assert {m.metadata.message_type for m in grid.sent if m.metadata.dst_node_id == 10} == {STATUS}
 
 
-def test_a_property_may_change_between_rounds() -> None:
+def test_a_property_may_change_between_rounds():
     """Clients that are not charging are asked again before each round."""
     charging = dict.fromkeys(NAMES, False) | {"site-0": True}
     grid = ToyGrid({
         n: site(name, lambda name=name: {"charging": charging[name]}) for n, name in enumerate(NAMES, 10)
     })  # fmt: skip
 
-    def plug(record: RoundRecord) -> None:
+    def plug(record):
         selected.append([NAMES[client] for client in record.selection.clients])
         charging["site-0"] = False
         charging["site-2"] = True
 
-    selected: list[list[str]] = []
+    selected = []
     play(grid, 3, eligible=Eligibility(properties={"charging": True}), on_round=plug)
     # In round 2, the server does not know yet that site-0 was unplugged after its training.
     assert selected[0] == ["site-0"]
@@ -184,7 +166,7 @@ def test_a_property_may_change_between_rounds() -> None:
     assert selected[2] == ["site-2"]
 
 
-def test_conditions_may_depend_on_the_round() -> None:
+def test_conditions_may_depend_on_the_round():
     grid = ToyGrid({n: site(name) for n, name in enumerate(NAMES, 10)})
     records, _ = play(grid, 4, eligible=lambda round: "site-[01]" if round % 2 else "site-[23]")
     found = [set(record.selection.clients.tolist()) for record in records]
@@ -193,31 +175,29 @@ def test_conditions_may_depend_on_the_round() -> None:
     assert [record.eligible for record in records[:2]] == ["site-[01]", "site-[23]"]
 
 
-def test_declared_properties_take_precedence() -> None:
+def test_declared_properties_take_precedence():
     grid = ToyGrid({n: site(name, lambda: {"tags": ["eu"]}) for n, name in enumerate(NAMES, 10)})
     declared = {name: {"tags": ["us"]} for name in NAMES[2:]}
     records, _ = play(grid, 5, eligible="tag:eu", overrides=Overrides(properties=declared))
     assert {client for record in records for client in record.selection.clients.tolist()} == {0, 1}
 
 
-def test_a_pattern_that_matches_nobody_ends_the_run_at_once() -> None:
+def test_a_pattern_that_matches_nobody_ends_the_run_at_once():
     grid = ToyGrid({n: site(name) for n, name in enumerate(NAMES, 10)})
     with pytest.raises(NotEnoughClientsError, match=r"eligible = 'ward-\*': no client has a name that"):
         play(grid, 1, eligible="ward-*", deadlines=Deadlines(absence=1e9))
 
 
-def test_without_an_eligible_client_a_round_waits_until_its_deadline() -> None:
+def test_without_an_eligible_client_a_round_waits_until_its_deadline():
     grid = ToyGrid({n: site(name, lambda: {"charging": False}) for n, name in enumerate(NAMES, 10)})
     match = r"the quorum is 1, and 0 clients are available and eligible \(charging=true\) after 1 s"
     with pytest.raises(NotEnoughClientsError, match=match):
         play(grid, 1, eligible="charging=true")
 
 
-def test_the_log_says_over_whom_the_aggregate_is_unbiased(caplog: pytest.LogCaptureFixture) -> None:
-    logging.getLogger("flwr").addHandler(caplog.handler)
+def test_the_log_says_over_whom_the_aggregate_is_unbiased(caplog):
     with caplog.at_level(logging.INFO, logger="flwr"):
         play(ToyGrid({n: site(name) for n, name in enumerate(NAMES, 10)}), 3, eligible="site-*")
-    logging.getLogger("flwr").removeHandler(caplog.handler)
     (line,) = {line for line in caplog.messages if "are eligible" in line}
     assert line == (
         "From round 1 on, 4 of 5 clients that are online and willing to train are eligible (site-*): "
@@ -225,7 +205,7 @@ def test_the_log_says_over_whom_the_aggregate_is_unbiased(caplog: pytest.LogCapt
     )
 
 
-def test_odd_properties_are_left_out() -> None:
+def test_odd_properties_are_left_out():
     good = Report(client_id="a", properties={"tags": ["x"], "level": 3, "share": 0.5, "charging": True})
     assert read_report(write_report(good)) == good
     for odd in ({"a": float("nan")}, {"a\x1b": 1}, {"a": "x" * 200}, {str(n): n for n in range(40)}):

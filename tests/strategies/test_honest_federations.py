@@ -2,7 +2,6 @@
 nothing: the run is, bit for bit, the run without a guard and without quarantines for silence."""
 
 from math import inf
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,22 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulation.grid import InProcessGrid
-from strategies import SelectionStrategy
-from strategies.options import Deadlines, Faults, Polling
-from strategies.rounds.record import RoundRecord
+from strategies.options import Deadlines, Faults
+
+from ..support.federations import play as play_on
 
 UNPROTECTED = {"faults": Faults(guard=False, silence=False), "deadlines": Deadlines(shortest=inf)}
-SELECTORS: dict[str, dict[str, Any]] = {
+SELECTORS = {
     **{name: {} for name in ("full", "uniform", "md", "adaptive-osmd", "avare", "forecast", "prac-delta")},
     **{name: {} for name in ("fed-is", "pow-d", "rpow-d", "afl", "oort", "tifl", "timed-md", "flics")},
 }
 
 
-def client(name: str, size: int, norm: float, loss: float, seconds_off: int) -> Any:
+def client(name, size, norm, loss, seconds_off):
     """Return the handler of a client, which is unavailable in every ``seconds_off``-th round (0: never)."""
     asked = 0
 
-    def handle(message: Message) -> Message:
+    def handle(message):
         nonlocal asked
         kind = message.metadata.message_type
         report = {"num-examples": size, "train-loss": loss, "loss": loss}
@@ -53,35 +52,25 @@ def client(name: str, size: int, norm: float, loss: float, seconds_off: int) -> 
 
 
 def play(
-    selector: str,
-    clients: list[tuple[int, float, float, int]],
-    seconds: list[float],
-    seed: int,
-    **options: Any,
-) -> tuple[np.ndarray, list[RoundRecord]]:
+    selector,
+    clients,
+    seconds,
+    seed,
+    **options,
+):
     """Run seven rounds; return the model and the records."""
-    speed: dict[int, float] = {}
+    speed = {}
     grid = InProcessGrid(latency=lambda message: speed[message.metadata.dst_node_id])
     for j, each in enumerate(clients):
         name = f"site-{j:02d}"
         speed[grid.add_node(handler=client(name, *each), name=name)] = seconds[j]
-    records: list[RoundRecord] = []
-    strategy = SelectionStrategy(
-        selector,
-        clients_per_round=len(clients) if selector == "full" else max(1, len(clients) // 2),
-        min_available_clients=len(clients),
-        seed=seed,
-        on_round=records.append,
-        polling=Polling(ask_status=True, interval=1),
-        **options,
-    )
-    result = strategy.start(grid, ArrayRecord([np.zeros(20)]), num_rounds=7)
-    (model,) = result.arrays.to_numpy_ndarrays()
-    return model, records
+    k = len(clients) if selector == "full" else max(1, len(clients) // 2)
+    options = {"clients_per_round": k, "min_available_clients": len(clients), "seed": seed, **options}
+    return play_on(grid, selector, 7, ArrayRecord([np.zeros(20)]), **options)[:2]
 
 
 @st.composite
-def federations(draw: st.DrawFn) -> tuple[list[tuple[int, float, float, int]], list[float]]:
+def federations(draw):
     """Sizes over five orders of magnitude, norms within a factor of 50, any losses, speeds, absences."""
     count = draw(st.integers(1, 9))
     clients = [
@@ -100,9 +89,7 @@ def federations(draw: st.DrawFn) -> tuple[list[tuple[int, float, float, int]], l
 @pytest.mark.parametrize("selector", SELECTORS)
 @settings(max_examples=5)
 @given(federations(), st.integers(0, 1000))
-def test_the_defaults_change_nothing(
-    selector: str, federation: tuple[list[tuple[int, float, float, int]], list[float]], seed: int
-) -> None:
+def test_the_defaults_change_nothing(selector, federation, seed):
     clients, seconds = federation
     model, records = play(selector, clients, seconds, seed)
     plain, expected = play(selector, clients, seconds, seed, **UNPROTECTED)

@@ -1,9 +1,7 @@
 """Options check themselves; every error names the option, its value and what is allowed."""
 
-from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from math import inf, nan
-from typing import Any
 
 import pytest
 
@@ -42,7 +40,7 @@ from strategies.selectors import available, selector_type
         (lambda: Overrides({"a": 1e200}), r"overrides.sizes\['a'\] = 1e\+200: must be finite and between"),
     ],
 )
-def test_a_value_out_of_range_is_refused(make: Callable[[], Any], message: str) -> None:
+def test_a_value_out_of_range_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -63,12 +61,12 @@ def test_a_value_out_of_range_is_refused(make: Callable[[], Any], message: str) 
         (lambda: Overrides({"a": True}), r"overrides.sizes\['a'\] = True: must be a number"),
     ],
 )
-def test_a_value_of_a_wrong_type_is_refused(make: Callable[[], Any], message: str) -> None:
+def test_a_value_of_a_wrong_type_is_refused(make, message):
     with pytest.raises(TypeError, match=message):
         make()
 
 
-def test_options_that_do_not_go_with_the_selector_or_k_are_refused() -> None:
+def test_options_that_do_not_go_with_the_selector_or_k_are_refused():
     with pytest.raises(ValueError, match=r"faults.quorum = 3: must be between 1 and 2 \(clients_per_round\)"):
         Faults(quorum=3).check(selector_type("md"), 2)
     with pytest.raises(ValueError, match=r"faults.correction = 'rates': must be 'equal' with selector ="):
@@ -79,7 +77,7 @@ def test_options_that_do_not_go_with_the_selector_or_k_are_refused() -> None:
         Overrides().check(selector_type("lipschitz-is"))
 
 
-def test_no_selector_is_refused_but_for_what_no_client_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_selector_is_refused_but_for_what_no_client_can_be_asked(monkeypatch):
     settings = {"flics-private": {"group_shares": "1/1"}}
     for name in available():
         check_selector(name, 2, settings.get(name, {}), 9)
@@ -88,17 +86,17 @@ def test_no_selector_is_refused_but_for_what_no_client_can_be_asked(monkeypatch:
         check_selector("pow-d", 2, {}, 9)
 
 
-def test_the_guard_is_on_off_or_has_settings() -> None:
+def test_the_guard_is_on_off_or_has_settings():
     assert Faults().guard_settings == GuardSettings()
     assert Faults(guard=False).guard_settings is None
     assert Faults(guard={"factor": 3.0}).guard_settings == GuardSettings(factor=3.0)
     assert Faults(guard=GuardSettings(quarantine=2)).guard_settings == GuardSettings(quarantine=2)
 
 
-def test_options_are_frozen_and_a_deadline_may_be_infinite() -> None:
+def test_options_are_frozen_and_a_deadline_may_be_infinite():
     options = Deadlines(round=inf)
     with pytest.raises(FrozenInstanceError):
-        options.round = 1  # type: ignore[misc]
+        options.round = 1
 
 
 @pytest.mark.parametrize(
@@ -114,12 +112,12 @@ def test_options_are_frozen_and_a_deadline_may_be_infinite() -> None:
         ([3], r"budget = \[3\]: must be a number, a schedule"),
     ],
 )
-def test_a_wrong_budget_is_refused(budget: Any, message: str) -> None:
+def test_a_wrong_budget_is_refused(budget, message):
     with pytest.raises((TypeError, ValueError), match=message):
         Budgets(3, budget).check(quorum=2, num_clients=10)
 
 
-def test_a_budget_is_a_number_a_schedule_or_a_function() -> None:
+def test_a_budget_is_a_number_a_schedule_or_a_function():
     assert [Budgets(3).of(round) for round in (1, 9)] == [3, 3]
     assert [Budgets(3, "5@1/0@3/2.9@4").of(round) for round in (1, 2, 3, 4, 5)] == [5, 5, 0, 2, 2]
     assert Budgets(3, "5@1/0@3/2.9@4").smallest == 2

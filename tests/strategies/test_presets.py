@@ -2,65 +2,45 @@
 
 import doctest
 from inspect import signature
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message
 
 import strategies.presets
-from strategies import RoundRecord, SelectionStrategy
-from strategies.clients.reports import LOSS, STATUS, Report
-from strategies.flower.messages import write_report
+from strategies import SelectionStrategy
+from strategies.clients.reports import LOSS, STATUS
 from strategies.options import Faults, Overrides, Polling
 from strategies.presets import VARIANTS, AdaptiveOSMD, Delta, Flics, Forecast, Options, PowerOfChoice
 from strategies.selectors import selector_type
 
-from ..support.toy_grid import Node, ToyGrid
+from ..support.federations import config_of, model, play, reply, weights
+from ..support.toy_grid import ToyGrid
 
 
-def client(number: int, group: str | None = None, energy: float | None = None) -> Node:
+def client(number, group=None, energy=None):
     """A client whose loss and step are its number."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         kind = message.metadata.message_type
         if kind == STATUS:
-            report = Report(client_id=f"c{number}", num_examples=10, group=group, energy=energy)
-            return Message(write_report(report), reply_to=message)
+            return reply(message, client_id=f"c{number}", num_examples=10, group=group, energy=energy)
         if kind == LOSS:
-            return Message(write_report(Report(loss=float(number))), reply_to=message)
-        w = message.content.array_records["arrays"]["w"].numpy()
-        config = message.content.config_records["config"]
-        asked = bool(config.get("report-gradient-variance", False))
-        content = write_report(
-            Report(
-                num_examples=10,
-                num_steps=5,
-                train_loss=float(number),
-                gradient_variance=float(number) if asked else None,
-            )
-        )
-        content["arrays"] = ArrayRecord({"w": Array(w + np.float32(number))})
-        return Message(content, reply_to=message)
+            return reply(message, loss=number)
+        variance = number if config_of(message).get("report-gradient-variance") else None
+        report = {"num_steps": 5, "train_loss": number, "gradient_variance": variance}
+        return reply(message, weights(message) + np.float32(number), num_examples=10, **report)
 
     return node
 
 
-def run(kind: type[SelectionStrategy], rounds: int = 3, nodes: int = 6, **settings: Any) -> list[RoundRecord]:
-    records: list[RoundRecord] = []
+def run(kind, rounds=3, nodes=6, **settings):
     grid = ToyGrid({n: client(n, settings.pop(f"group_{n}", None)) for n in range(1, nodes + 1)})
-    strategy = kind(
-        min_available_clients=nodes,
-        faults=Faults(guard=False),
-        on_round=records.append,
-        polling=Polling(ask_status=True, interval=1),
-        **settings,
-    )
-    strategy.start(grid, ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=rounds)
-    return records
+    return play(
+        grid, kind, rounds, min_available_clients=nodes, faults=Faults(guard=False), **settings
+    ).records
 
 
-def test_the_examples_run() -> None:
+def test_the_examples_run():
     result = doctest.testmod(strategies.presets)
     assert result.failed == 0
     assert result.attempted >= 10
@@ -76,9 +56,7 @@ def test_the_examples_run() -> None:
         (Flics, ("flics", "flics-private")),
     ],
 )
-def test_every_setting_of_the_selector_is_a_parameter_with_its_default(
-    kind: type[SelectionStrategy], selectors: tuple[str, ...]
-) -> None:
+def test_every_setting_of_the_selector_is_a_parameter_with_its_default(kind, selectors):
     parameters = signature(kind).parameters
     assert set(Options.__annotations__) == set(signature(SelectionStrategy).parameters) - {
         *("selector", "unknown", "clients_per_round", "selector_settings")
@@ -90,7 +68,7 @@ def test_every_setting_of_the_selector_is_a_parameter_with_its_default(
             assert parameters[name].default in (setting.default, None), name
 
 
-def test_flics_takes_groups_by_name_in_all_settings() -> None:
+def test_flics_takes_groups_by_name_in_all_settings():
     strategy = Flics(
         2,
         groups={"a": "night"},
@@ -108,13 +86,13 @@ def test_flics_takes_groups_by_name_in_all_settings() -> None:
     assert Flics(2, energy_budgets=6.0).selector_settings == {"energy_budgets": 6.0}
 
 
-def test_delta_takes_the_constants_of_the_paper() -> None:
+def test_delta_takes_the_constants_of_the_paper():
     strategy = Delta(2, smoothness=2.0, global_learning_rate=1.0, local_learning_rate=0.1)
     assert strategy.selector_settings["local_learning_rate"] == strategy.local_learning_rate == 0.1
 
 
 @pytest.mark.parametrize("kind", [AdaptiveOSMD, Forecast])
-def test_the_unbiased_ones_find_the_large_updates(kind: type[SelectionStrategy]) -> None:
+def test_the_unbiased_ones_find_the_large_updates(kind):
     settings = {"learning_rate_multiplier": 1000} if kind is AdaptiveOSMD else {}
     records = run(kind, rounds=40, clients_per_round=2, **settings)
     assert len(records) == 40
@@ -122,7 +100,7 @@ def test_the_unbiased_ones_find_the_large_updates(kind: type[SelectionStrategy])
     assert (drawn >= 3).sum() > 1.5 * (drawn < 3).sum()
 
 
-def test_delta_asks_for_variances_and_learns_from_them() -> None:
+def test_delta_asks_for_variances_and_learns_from_them():
     records = run(Delta, clients_per_round=3, local_steps=5, design="systematic")
     for record in records:
         assert record.selection.clients.size == 3
@@ -132,19 +110,19 @@ def test_delta_asks_for_variances_and_learns_from_them() -> None:
 
 
 @pytest.mark.parametrize("variant", ["pow-d", "cpow-d", "adapow-d"])
-def test_power_of_choice_takes_the_largest_losses(variant: Any) -> None:
+def test_power_of_choice_takes_the_largest_losses(variant):
     records = run(PowerOfChoice, rounds=4, clients_per_round=2, variant=variant, num_candidates=6)
     # adapow-d has shrunk to d = K at half of the rounds.
     for record in records[:1] if variant == "adapow-d" else records:
         assert sorted(record.selection.clients) == [4, 5]
 
 
-def test_rpow_d_polls_no_client() -> None:
+def test_rpow_d_polls_no_client():
     records = run(PowerOfChoice, rounds=12, clients_per_round=2, variant="rpow-d", num_candidates=6)
     assert sorted(records[-1].selection.clients) == [4, 5]
 
 
-def test_flics_takes_groups_from_the_operator_and_else_from_the_clients() -> None:
+def test_flics_takes_groups_from_the_operator_and_else_from_the_clients():
     reported = {f"group_{n}": "night" if n <= 4 else "day" for n in range(1, 7)}
     records = run(Flics, rounds=30, clients_per_round=2, group_shares={"day": 1, "night": 1}, **reported)
     took_part = np.concatenate([record.selection.clients for record in records])
@@ -162,7 +140,7 @@ def test_flics_takes_groups_from_the_operator_and_else_from_the_clients() -> Non
     assert (took_part == 0).mean() == pytest.approx(0.5, abs=0.15)
 
 
-def test_flics_takes_energies_from_the_operator_and_else_from_the_clients() -> None:
+def test_flics_takes_energies_from_the_operator_and_else_from_the_clients():
     """A client may not claim so much that its group never takes part; what nobody knows is the median."""
     claimed = (2.0, 3.0, 1e11, None, 0.0, 5.0)
     nodes = {n: client(n, "ab"[n % 2], energy) for n, energy in enumerate(claimed, 1)}
@@ -173,14 +151,14 @@ def test_flics_takes_energies_from_the_operator_and_else_from_the_clients() -> N
         min_available_clients=6,
         polling=Polling(ask_status=True, interval=1),
     )
-    strategy.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=2)
+    strategy.start(ToyGrid(nodes), model(0, 0), num_rounds=2)
     energies = strategy.selector.state_dict()["energies"]
     assert energies[[0, 1, 4, 5]].tolist() == [2.0, 3.0, 0.0, 7.0]
     assert energies[2] < 1000  # it is no claim, or one at its limit
     assert energies[3] == np.median(np.delete(energies, 3))
 
 
-def test_flics_without_groups_takes_each_client_for_one() -> None:
+def test_flics_without_groups_takes_each_client_for_one():
     records = run(Flics, rounds=30, clients_per_round=2)
     took_part = np.bincount(np.concatenate([record.selection.clients for record in records]), minlength=6)
     assert took_part.min() >= 5
@@ -189,7 +167,7 @@ def test_flics_without_groups_takes_each_client_for_one() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PowerOfChoice(2, variant="pow"), "variant = 'pow': must be one of 'pow-d'"),  # type: ignore[arg-type]
+        (lambda: PowerOfChoice(2, variant="pow"), "variant = 'pow': must be one of 'pow-d'"),
         (lambda: PowerOfChoice(2, batch_size=8), "batch_size = 8: only cpow-d has it, not pow-d"),
         (lambda: PowerOfChoice(2, num_candidates=1), "num_candidates"),
         (lambda: Delta(2, alpha_1=0, alpha_2=0), "must not both be 0"),
@@ -209,6 +187,6 @@ def test_flics_without_groups_takes_each_client_for_one() -> None:
         (lambda: AdaptiveOSMD(2, alpha=2), r"alpha = 2"),
     ],
 )
-def test_a_wrong_setting_is_refused_at_construction(make: Any, message: str) -> None:
+def test_a_wrong_setting_is_refused_at_construction(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()

@@ -2,8 +2,6 @@
 
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +13,11 @@ from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 FILE = "results.jsonl"
 
 
-def save(folder: CheckpointFolder, round: int, *lines: Any) -> None:
+def save(folder, round, *lines):
     assert folder.save(Checkpoint(round, {"w": np.zeros(2)}, {}, {}, lines))
 
 
-def found(path: Path) -> Checkpoint:
+def found(path):
     checkpoint = CheckpointFolder(path).newest()
     assert checkpoint is not None
     return checkpoint
@@ -35,9 +33,7 @@ def found(path: Path) -> Checkpoint:
     )
 )
 @settings(max_examples=25)
-def test_whatever_happens_a_checkpoint_has_the_results_of_its_rounds(
-    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, bytes]]
-) -> None:
+def test_whatever_happens_a_checkpoint_has_the_results_of_its_rounds(tmp_path_factory, events):
     path = tmp_path_factory.mktemp("run")
     folder, round = CheckpointFolder(path), 0
     usable = 0  # checkpoints: with none, a resume is refused
@@ -65,7 +61,7 @@ def test_whatever_happens_a_checkpoint_has_the_results_of_its_rounds(
         ]
 
 
-def test_results_are_appended_and_nothing_is_written_twice(tmp_path: Path) -> None:
+def test_results_are_appended_and_nothing_is_written_twice(tmp_path):
     folder = CheckpointFolder(tmp_path)
     for round in range(1, 6):
         save(folder, round, ["loss", round, {"loss": 1 / round, "n": None}])
@@ -74,7 +70,7 @@ def test_results_are_appended_and_nothing_is_written_twice(tmp_path: Path) -> No
     assert [line[1] for line in found(tmp_path).results] == [1, 2, 3, 4, 5]
 
 
-def test_an_earlier_checkpoint_that_was_kept_has_only_its_own_results(tmp_path: Path) -> None:
+def test_an_earlier_checkpoint_that_was_kept_has_only_its_own_results(tmp_path):
     folder = CheckpointFolder(tmp_path)
     for round in range(1, 6):
         save(folder, round, f"round {round}")
@@ -83,13 +79,12 @@ def test_an_earlier_checkpoint_that_was_kept_has_only_its_own_results(tmp_path: 
     folder.release()
     again = CheckpointFolder(tmp_path, report=lambda line: None)
     checkpoint = again.newest()
-    assert checkpoint is not None
     assert checkpoint.results == ["round 1", "round 2", "round 3"]
     save(again, 4, "round 4, once more")
     assert found(tmp_path).results == ["round 1", "round 2", "round 3", "round 4, once more"]
 
 
-def test_a_torn_tail_is_cut_by_the_next_save(tmp_path: Path) -> None:
+def test_a_torn_tail_is_cut_by_the_next_save(tmp_path):
     folder = CheckpointFolder(tmp_path)
     save(folder, 1, "round 1")
     folder.release()
@@ -114,20 +109,19 @@ def test_a_torn_tail_is_cut_by_the_next_save(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_checkpoint_whose_results_are_damaged_is_refused(tmp_path: Path, damage: Any, why: str) -> None:
+def test_a_checkpoint_whose_results_are_damaged_is_refused(tmp_path, damage, why):
     folder = CheckpointFolder(tmp_path)
     for round in (1, 2, 3):
         save(folder, round, f"round {round}")
     file = tmp_path / FILE
     file.write_bytes(damage(file.read_bytes()))
-    told: list[str] = []
+    told = []
     checkpoint = CheckpointFolder(tmp_path, report=told.append).newest()
-    assert checkpoint is not None
     assert (checkpoint.round, checkpoint.results) == (2, ["round 1", "round 2"])
     assert told == [f"{tmp_path}/round-00000003.npz: refused: {why}; the one before is used"]
 
 
-def test_without_its_results_a_run_continues_if_a_person_removes_the_file(tmp_path: Path) -> None:
+def test_without_its_results_a_run_continues_if_a_person_removes_the_file(tmp_path):
     folder = CheckpointFolder(tmp_path)
     for round in (1, 2, 3):
         save(folder, round, f"round {round}")
@@ -137,17 +131,16 @@ def test_without_its_results_a_run_continues_if_a_person_removes_the_file(tmp_pa
     with pytest.raises(CheckpointError, match="holds no checkpoint that can be used"):
         CheckpointFolder(tmp_path, report=lambda line: None).newest()
     file.unlink()
-    told: list[str] = []
+    told = []
     again = CheckpointFolder(tmp_path, report=told.append)
     checkpoint = again.newest()
-    assert checkpoint is not None
     assert (checkpoint.round, checkpoint.results) == (3, [])
     assert told == [f"{file}: missing: the run continues without its earlier results"]
     save(again, 4, "round 4")
     assert found(tmp_path).results == ["round 4"]
 
 
-def test_a_file_that_was_shortened_while_the_run_goes_on_is_not_filled_with_zeros(tmp_path: Path) -> None:
+def test_a_file_that_was_shortened_while_the_run_goes_on_is_not_filled_with_zeros(tmp_path):
     folder = CheckpointFolder(tmp_path)
     for round in (1, 2):
         save(folder, round, f"round {round}")
@@ -156,12 +149,12 @@ def test_a_file_that_was_shortened_while_the_run_goes_on_is_not_filled_with_zero
     assert (found(tmp_path).round, found(tmp_path).results) == (3, ["round 3"])
 
 
-def test_saving_costs_the_same_after_many_rounds(tmp_path: Path) -> None:
+def test_saving_costs_the_same_after_many_rounds(tmp_path):
     """674 ms after 1e5 rounds, when all results were written anew; now it is that of round 1."""
     folder = CheckpointFolder(tmp_path)
     line = ["evaluate_metrics_serverapp", 1, {"loss": 0.123456789, "accuracy": 0.987654321}]
 
-    def seconds(first: int) -> float:
+    def seconds(first):
         times = []
         for round in range(first, first + 9):
             began = time.perf_counter()

@@ -1,88 +1,69 @@
 """A run that ends and is resumed is the run that never ended: in process, every selector, bit for bit."""
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
-from flwr.serverapp.strategy import FedAdam, FedAvgM, Result, Strategy
+from flwr.app import MetricRecord
+from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 from strategies import SelectionStrategy, selectors
 from strategies.checkpoint import CheckpointError, CheckpointFolder
-from strategies.clients.reports import LOSS, STATUS, Report
-from strategies.flower.messages import write_report
+from strategies.clients.reports import LOSS, STATUS
 from strategies.options import Checkpoints, Faults, Overrides, Polling
 from strategies.rounds.record import RoundRecord
 from strategies.run.settings import RunSettings
 
-from ..support.toy_grid import Node, ToyGrid
-from .test_strategy import model
+from ..support.federations import config_of, model, play, reply, weights
+from ..support.toy_grid import ToyGrid
 
 NUM_CLIENTS = 6
 
 
-def trainer(number: int) -> Node:
+def trainer(number):
     """A client whose answers are a function of the question: quadratic loss around (number, -number)."""
     center = np.array([number, -number], np.float32)
 
-    def node(message: Message) -> Message:
-        report: dict[str, Any] = {"num_examples": 10.0 * (number + 1), "group": f"group {number % 2}"}
+    def node(message):
+        report = {"num_examples": 10.0 * (number + 1), "group": f"group {number % 2}"}
         if message.metadata.message_type == STATUS:
-            return Message(write_report(Report(client_id=f"c{number}", **report)), reply_to=message)
-        w = message.content.array_records["arrays"]["w"].numpy()
+            return reply(message, client_id=f"c{number}", **report)
+        w = weights(message)
         loss = float(np.square(w - center).sum())
         if message.metadata.message_type == LOSS:
-            return Message(write_report(Report(loss=loss)), reply_to=message)
-        seed = message.content.config_records["config"]["seed"]
-        noise = np.random.default_rng(int(seed)).standard_normal(2).astype(np.float32)  # type: ignore[arg-type]
+            return reply(message, loss=loss)
+        config = config_of(message)
+        noise = np.random.default_rng(int(config["seed"])).standard_normal(2).astype(np.float32)
         gradient = w - center + 0.3 * noise
         control = message.content.array_records.get("control")
         if control is not None:
             gradient = gradient + control["w"].numpy()
         report |= {"train_loss": loss, "num_steps": 1, "gradient_variance": 0.1 + number}
-        scales = message.content.config_records["config"].get("part-scales")
+        scales = config.get("part-scales")
         if scales is not None:  # two equal parts
             report |= {"num_parts": 2, "model_norm": 0.05 * loss**0.5, "personal_norm": 0.05 * loss**0.5}
-            gradient = gradient * np.float32(sum(scales) / 2)  # type: ignore[arg-type]
+            gradient = gradient * np.float32(sum(scales) / 2)
         moved = w - np.float32(0.1) * gradient.astype(np.float32)
-        report |= {"update_norm": float(np.linalg.norm(moved - w))}
-        content = write_report(Report(**report))
-        content["arrays"] = ArrayRecord({"w": Array(moved)})
-        return Message(content, reply_to=message)
+        return reply(message, moved, update_norm=float(np.linalg.norm(moved - w)), **report)
 
     return node
 
 
-def grid(clients: int = NUM_CLIENTS, first_node: int = 1) -> ToyGrid:
+def grid(clients=NUM_CLIENTS, first_node=1):
     return ToyGrid({first_node + number: trainer(number) for number in range(clients)})
 
 
-def run(
-    folder: Path | None, rounds: int, *, on: ToyGrid | None = None, resume: bool = False, **options: Any
-) -> tuple[Result, list[RoundRecord]]:
-    records: list[RoundRecord] = []
-    strategy = SelectionStrategy(
-        options.pop("selector", "adaptive-osmd"),
-        **{
-            "clients_per_round": 3,
-            "min_available_clients": NUM_CLIENTS,
-            "num_rounds": 6,
-            "local_learning_rate": 0.1,
-            "polling": Polling(ask_status=True, interval=1),
-            "seed": 5,
-            "on_round": records.append,
-            "checkpoints": Checkpoints(folder, resume) if folder else None,
-            **options,
-        },
-    )
-    result = strategy.start(on or grid(), model(1, 2), num_rounds=rounds)
-    return result, records
+def run(folder, rounds, *, on=None, resume=False, given=None, **options):
+    options = {
+        "selector": "adaptive-osmd", "clients_per_round": 3, "min_available_clients": NUM_CLIENTS, "seed": 5,
+        "num_rounds": 6, "local_learning_rate": 0.1,
+        "checkpoints": Checkpoints(folder, resume) if folder else None, **options,
+    }  # fmt: skip
+    played = play(on or grid(), rounds=rounds, start=model(1, 2), given=given or {}, **options)
+    return played.result, played.records
 
 
-def assert_same(ours: RoundRecord, theirs: RoundRecord) -> None:
+def assert_same(ours, theirs):
     for field in dataclasses.fields(RoundRecord):
         one, other = getattr(ours, field.name), getattr(theirs, field.name)
         if field.name in ("seconds", "phases"):
@@ -96,7 +77,7 @@ def assert_same(ours: RoundRecord, theirs: RoundRecord) -> None:
 
 # The clients of flics-private decide by messages of their own.
 USABLE = [name for name in selectors.available() if name != "flics-private"]
-VARIANTS: list[tuple[str, Callable[[], dict[str, Any]]]] = [
+VARIANTS = [
     *((name, lambda name=name: {"selector": name}) for name in USABLE if name != "lipschitz-is"),
     (
         "lipschitz-is",
@@ -115,7 +96,7 @@ VARIANTS: list[tuple[str, Callable[[], dict[str, Any]]]] = [
 ]
 
 
-def test_a_resume_without_a_client_of_the_checkpoint_says_so(tmp_path: Path, caplog: Any) -> None:
+def test_a_resume_without_a_client_of_the_checkpoint_says_so(tmp_path, caplog):
     line = f"None of the {NUM_CLIENTS} clients of the checkpoint is here"
     for asks, warnings in ((True, 0), (False, 1)):
         caplog.clear()
@@ -125,7 +106,7 @@ def test_a_resume_without_a_client_of_the_checkpoint_says_so(tmp_path: Path, cap
         assert sum(each.startswith(line) for each in caplog.messages) == warnings
 
 
-def test_a_resume_that_is_past_its_last_round_says_so(tmp_path: Path, caplog: Any) -> None:
+def test_a_resume_that_is_past_its_last_round_says_so(tmp_path, caplog):
     run(tmp_path, 2)
     _, records = run(tmp_path, 1, resume=True)
     assert not records
@@ -133,9 +114,7 @@ def test_a_resume_that_is_past_its_last_round_says_so(tmp_path: Path, caplog: An
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=[name for name, _ in VARIANTS])
-def test_a_resumed_run_equals_an_uninterrupted_one(
-    name: str, options: Callable[[], dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(name, options, tmp_path):
     whole, records = run(None, 6, **options())
     _, first = run(tmp_path, 2, **options())
     _, second = run(tmp_path, 3, resume=True, **options())
@@ -148,8 +127,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert resumed.train_metrics_clientapp == whole.train_metrics_clientapp
 
 
-def test_late_joiners_are_still_there_after_a_resume(tmp_path: Path) -> None:
-    def history(stops: list[int]) -> list[RoundRecord]:
+def test_late_joiners_are_still_there_after_a_resume(tmp_path):
+    def history(stops):
         folder, records = tmp_path / str(len(stops)), []
         for rounds in stops:
             here = grid(NUM_CLIENTS if rounds <= 3 else NUM_CLIENTS + 2)
@@ -160,7 +139,7 @@ def test_late_joiners_are_still_there_after_a_resume(tmp_path: Path) -> None:
         assert_same(ours, theirs)
 
 
-def test_a_run_that_is_over_does_nothing_more(tmp_path: Path) -> None:
+def test_a_run_that_is_over_does_nothing_more(tmp_path):
     whole, _ = run(tmp_path, 6)
     result, records = run(tmp_path, 6, resume=True, on=ToyGrid({}))
     assert records == []
@@ -169,7 +148,7 @@ def test_a_run_that_is_over_does_nothing_more(tmp_path: Path) -> None:
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 6  # each is written once
 
 
-def test_a_resume_without_checkpoint_starts_anew(tmp_path: Path) -> None:
+def test_a_resume_without_checkpoint_starts_anew(tmp_path):
     _, records = run(tmp_path / "new", 2, resume=True)
     assert [record.round for record in records] == [1, 2]
 
@@ -192,7 +171,7 @@ def test_a_resume_without_checkpoint_starts_anew(tmp_path: Path) -> None:
         ({"faults": Faults(guard="strict")}, r"guard\.level = 'strict': the run to be resumed has 'sane'"),
     ],
 )
-def test_another_runs_checkpoints_are_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_another_runs_checkpoints_are_refused(changed, message, tmp_path):
     first = {"server_strategy": FedAvgM(fraction_evaluate=0.0, server_momentum=0.9)}
     run(tmp_path, 1, **first)
     with pytest.raises(CheckpointError, match=message):
@@ -200,14 +179,12 @@ def test_another_runs_checkpoints_are_refused(changed: dict[str, Any], message: 
 
 
 @pytest.mark.parametrize("level", ["strict", "sane"])
-def test_a_checkpoint_of_before_the_guard_had_levels_is_one_of_the_level_strict(
-    level: str, tmp_path: Path
-) -> None:
-    faults = Faults(guard=level)  # type: ignore[arg-type]
+def test_a_checkpoint_of_before_the_guard_had_levels_is_one_of_the_level_strict(level, tmp_path):
+    faults = Faults(guard=level)
     with pytest.MonkeyPatch.context() as patch:
         given = RunSettings.fixed
 
-        def without_level(self: RunSettings, step: Any) -> dict[str, Any]:
+        def without_level(self, step):
             fixed = given(self, step)
             del fixed["guard"]["level"]
             return fixed
@@ -222,24 +199,23 @@ def test_a_checkpoint_of_before_the_guard_had_levels_is_one_of_the_level_strict(
             run(tmp_path / "old", 2, resume=True, faults=faults)
 
 
-def test_a_folder_that_cannot_be_created_ends_the_run_at_once(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_ends_the_run_at_once(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"checkpoints.folder = .*file/x: cannot be made .*: Not a"):
         run(tmp_path / "file" / "x", 1)
 
 
-def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path: Path) -> None:
-    def stop(round: int, metrics: MetricRecord | None) -> bool:
-        assert metrics is not None
-        return metrics["w"] >= 0.2  # type: ignore[operator]
+def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path):
+    def stop(round, metrics):
+        return metrics["w"] >= 0.2
 
-    def attempt(resume: bool) -> list[int]:
-        seen: list[int] = []
+    def attempt(resume):
+        seen = []
         strategy = SelectionStrategy(
             "uniform", clients_per_round=3, checkpoints=Checkpoints(tmp_path, resume), stop=stop
         )
 
-        def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+        def evaluate(round, arrays):
             seen.append(round)
             return MetricRecord({"w": round / 10})
 
@@ -250,24 +226,24 @@ def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path
     assert attempt(True) == []
 
 
-def test_the_state_of_an_own_strategy_is_kept(tmp_path: Path) -> None:
+def test_the_state_of_an_own_strategy_is_kept(tmp_path):
     class Slowing(FedAvgM):
         """Counts its rounds, in a state of its own."""
 
         steps_from_average = True
         count = 0
 
-        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        def aggregate_train(self, server_round, replies):
             self.count += 1
             return super().aggregate_train(server_round, replies)
 
-        def state_dict(self) -> dict[str, Any]:
+        def state_dict(self):
             return {"count": np.array(self.count)}
 
-        def load_state_dict(self, state: dict[str, Any]) -> None:
+        def load_state_dict(self, state):
             self.count = int(state["count"])
 
-    def made() -> Strategy:
+    def made():
         return Slowing(fraction_evaluate=0.0, server_momentum=0.5)
 
     whole, _ = run(None, 4, server_strategy=made())
@@ -276,23 +252,22 @@ def test_the_state_of_an_own_strategy_is_kept(tmp_path: Path) -> None:
     assert np.array_equal(resumed.arrays["w"].numpy(), whole.arrays["w"].numpy())
 
 
-def rewritten(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def rewritten(folder, change):
     """Change the notes in the newest checkpoint, as another version of Cohort would have written them."""
     file = max(folder.glob("round-*.npz"))
     checkpoint = CheckpointFolder(folder).newest()
-    assert checkpoint is not None
-    change(checkpoint.meta)  # type: ignore[arg-type]
+    change(checkpoint.meta)
     file.unlink()
     other = CheckpointFolder(folder)
     other.save(checkpoint)
     other.release()
 
 
-def test_a_checkpoint_of_another_version_is_resumed_or_refused_with_the_reason(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_version_is_resumed_or_refused_with_the_reason(tmp_path):
     """An operator who upgraded during a run read "KeyError: 'unasked'"."""
     run(tmp_path, 1)
 
-    def older(meta: dict[str, Any]) -> None:
+    def older(meta):
         del meta["attendance"]["unasked"], meta["attendance"]["heard"]
         del meta["attendance"]["roster"]["properties"]
 

@@ -1,51 +1,39 @@
 """The Flower layer, in process: real messages and strategies, nodes that are functions."""
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Krum, QFedAvg
 
-from strategies import NotEnoughClientsError, RoundRecord, SelectionStrategy
-from strategies.clients.reports import STATUS, Report
+from strategies import NotEnoughClientsError, SelectionStrategy
+from strategies.clients.reports import STATUS
 from strategies.flower.exchanges import ExchangeGrid
-from strategies.flower.messages import write_report
 from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
 
-from ..support.toy_grid import Node, ToyGrid
+from ..support.federations import model, play, reply, weights
+from ..support.toy_grid import ToyGrid
 
 
-def model(*values: float) -> ArrayRecord:
-    return ArrayRecord({"w": Array(np.array(values, np.float32))})
-
-
-def trained(message: Message, step: float, **report: Any) -> Message:
+def trained(message, step, **report):
     """Reply with every parameter moved by ``step``."""
-    w = next(iter(message.content.array_records.values()))["w"].numpy()
-    content = write_report(Report(**report))
-    content["arrays"] = ArrayRecord({"w": Array(w + np.float32(step))})
-    return Message(content, reply_to=message)
+    return reply(message, weights(message) + np.float32(step), **report)
 
 
-def client(client_id: str | None, step: float = 1.0, size: int = 10, **status: Any) -> Node:
+def client(client_id, step=1.0, size=10, **status):
     """A client with a status handler."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         if message.metadata.message_type == STATUS:
-            report = Report(client_id=client_id, num_examples=size, **status)
-            return Message(write_report(report), reply_to=message)
+            return reply(message, client_id=client_id, num_examples=size, **status)
         return trained(message, step, num_examples=size, train_loss=abs(step))
 
     return node
 
 
-def measuring(name: str | None, size: int = 10, **measured: Any) -> Node:
+def measuring(name, size=10, **measured):
     """A client that replies with these metrics."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         if message.metadata.message_type == STATUS:
             return client(name, size=size)(message)
         reply = trained(message, 1.0)
@@ -55,10 +43,10 @@ def measuring(name: str | None, size: int = 10, **measured: Any) -> Node:
     return node
 
 
-def evaluating(number: float, asked: list[float], size: int = 1) -> Node:
+def evaluating(number, asked, size=1):
     """A client that evaluates: its loss is its number."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         if message.metadata.message_type != "evaluate":
             return client(f"c{number}")(message)
         asked.append(number)
@@ -68,53 +56,35 @@ def evaluating(number: float, asked: list[float], size: int = 1) -> Node:
     return node
 
 
-def stranger(step: float = 1.0, size: int = 10) -> Node:
+def stranger(step=1.0, size=10):
     """A client of a foreign app: no status handler, arrays and num-examples only."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         if message.metadata.message_type == STATUS:
             raise ValueError("No query function registered with name 'status'")  # as Flower does
-        w = next(iter(message.content.array_records.values()))["w"].numpy()
-        content = RecordDict(
-            {
-                "my-arrays": ArrayRecord({"w": Array(w + np.float32(step))}),
-                "my-metrics": MetricRecord({"num-examples": size}),
-            }
-        )
-        return Message(content, reply_to=message)
+        content = {
+            "my-arrays": model(*weights(message) + step),
+            "my-metrics": MetricRecord({"num-examples": size}),
+        }
+        return Message(RecordDict(content), reply_to=message)
 
     return node
 
 
-def run(
-    grid: ToyGrid,
-    rounds: int = 1,
-    selector: str = "uniform",
-    start: ArrayRecord | None = None,
-    **options: Any,
-) -> tuple[np.ndarray, list[RoundRecord], SelectionStrategy]:
-    records: list[RoundRecord] = []
-    options = {
-        "clients_per_round": len(grid.nodes),
-        "polling": Polling(ask_status=True, interval=1),
-        "deadlines": Deadlines(join=0.2),
-        **options,
-    }
-    strategy = SelectionStrategy(selector, on_round=records.append, **options)
-    result = strategy.start(grid, start or model(0, 0), num_rounds=rounds)
-    w = result.arrays["w"].numpy() if result.arrays else np.array([])
-    return w, records, strategy
+def run(grid, rounds=1, selector="uniform", start=None, **options):
+    options = {"clients_per_round": len(grid.nodes), "deadlines": Deadlines(join=0.2), **options}
+    return play(grid, selector, rounds, start, **options)[:3]
 
 
-def silent(message: Message) -> Message | None:
+def silent(message):
     return client("silent")(message) if message.metadata.message_type == STATUS else None
 
 
-def silent_to_all(message: Message) -> None:
+def silent_to_all(message):
     return None
 
 
-def dead(message: Message) -> Message | None:
+def dead(message):
     """Flower's error reply for a node that died while training: its source is node 1."""
     if message.metadata.message_type == STATUS:
         return client("dead")(message)
@@ -123,8 +93,8 @@ def dead(message: Message) -> Message | None:
     return reply
 
 
-def garbage(content: Callable[[], RecordDict]) -> Node:
-    def node(message: Message) -> Message:
+def garbage(content):
+    def node(message):
         if message.metadata.message_type == STATUS:
             return client("garbage")(message)
         return Message(content(), reply_to=message)
@@ -132,7 +102,7 @@ def garbage(content: Callable[[], RecordDict]) -> Node:
     return node
 
 
-def test_with_all_clients_selected_the_model_is_the_weighted_mean() -> None:
+def test_with_all_clients_selected_the_model_is_the_weighted_mean():
     w, records, _ = run(ToyGrid({1: client("a", 1.0, size=10), 2: client("b", 4.0, size=30)}))
     assert w == pytest.approx([3.25, 3.25])
     assert records[0].train_loss == pytest.approx(3.25)
@@ -140,7 +110,7 @@ def test_with_all_clients_selected_the_model_is_the_weighted_mean() -> None:
 
 
 @pytest.mark.parametrize("order", [[1, 2, 3, 4, 5, 6], [4, 6, 2, 1, 5, 3]])
-def test_arrival_order_and_node_ids_change_nothing(order: list[int]) -> None:
+def test_arrival_order_and_node_ids_change_nothing(order):
     grid = ToyGrid({n * 1000 + order[0]: client(f"c{n}", n, size=10 * n) for n in order})
     w, records, _ = run(
         grid, rounds=5, selector="adaptive-osmd", clients_per_round=2, min_available_clients=6, seed=3
@@ -154,14 +124,14 @@ def test_arrival_order_and_node_ids_change_nothing(order: list[int]) -> None:
     assert np.array_equal(w, w2)
 
 
-def test_a_registered_name_takes_precedence_over_a_claim() -> None:
+def test_a_registered_name_takes_precedence_over_a_claim():
     grid = ToyGrid({1: client("c1"), 2: client("c1"), 3: client("c3")}, names={1: "", 2: "c2"})
     _, _, strategy = run(grid)
     assert strategy.roster.ids() == ["c1", "c2", "c3"]
     assert strategy.roster.node_of_id("c2") == 2
 
 
-def test_a_foreign_app_is_served_and_its_sizes_are_learned() -> None:
+def test_a_foreign_app_is_served_and_its_sizes_are_learned():
     grid = ToyGrid({1: stranger(1.0, 10), 2: stranger(4.0, 30)})
     w, records, strategy = run(grid, rounds=2)
     assert strategy.roster.ids() == ["node-1", "node-2"]
@@ -171,13 +141,13 @@ def test_a_foreign_app_is_served_and_its_sizes_are_learned() -> None:
     assert records[1].failures == {}
 
 
-def test_without_ask_status_no_query_is_sent() -> None:
+def test_without_ask_status_no_query_is_sent():
     grid = ToyGrid({1: stranger(), 2: stranger()})
     run(grid, polling=Polling(ask_status=False))
     assert {message.metadata.message_type for message in grid.sent} == {"train"}
 
 
-def test_each_message_has_the_round_and_a_seed_of_its_own() -> None:
+def test_each_message_has_the_round_and_a_seed_of_its_own():
     grid = ToyGrid({n: client(f"c{n}") for n in (1, 2, 3)})
     run(grid, rounds=2)
     trains = [message for message in grid.sent if message.metadata.message_type == "train"]
@@ -191,7 +161,7 @@ def test_each_message_has_the_round_and_a_seed_of_its_own() -> None:
     ]
 
 
-def test_the_callers_config_is_not_written_into() -> None:
+def test_the_callers_config_is_not_written_into():
     grid = ToyGrid({1: client("a"), 2: client("b")})
     strategy = SelectionStrategy("uniform", clients_per_round=2)
     config = ConfigRecord({"lr": 0.1})
@@ -201,7 +171,7 @@ def test_the_callers_config_is_not_written_into() -> None:
 
 
 BAD_NODES = {
-    "crash": garbage(lambda: 1 / 0),  # type: ignore[arg-type, return-value]
+    "crash": garbage(lambda: 1 / 0),
     "dead": dead,
     "silent": silent,
     "empty": garbage(RecordDict),
@@ -221,7 +191,7 @@ BAD_NODES = {
 
 
 @pytest.mark.parametrize("kind", BAD_NODES)
-def test_a_bad_client_does_not_stop_the_round(kind: str) -> None:
+def test_a_bad_client_does_not_stop_the_round(kind):
     grid = ToyGrid({1: client("a", 1.0), 2: BAD_NODES[kind], 3: client("z", 3.0)})
     w, records, strategy = run(grid, rounds=2, deadlines=Deadlines(round=0.05), faults=Faults(silence=False))
     assert w == pytest.approx([4.0, 4.0])  # twice the mean of 1 and 3
@@ -230,8 +200,8 @@ def test_a_bad_client_does_not_stop_the_round(kind: str) -> None:
     assert all(record.failures[bad] for record in records)
 
 
-def test_a_second_reply_to_a_message_is_ignored() -> None:
-    def twice(message: Message) -> Any:
+def test_a_second_reply_to_a_message_is_ignored():
+    def twice(message):
         first = client("a", 1.0)(message)
         return [first, trained(message, 100.0)] if message.metadata.message_type != STATUS else first
 
@@ -239,10 +209,10 @@ def test_a_second_reply_to_a_message_is_ignored() -> None:
     assert w == pytest.approx([1.0, 1.0])
 
 
-def test_without_any_reply_the_model_stays_and_the_run_goes_on() -> None:
+def test_without_any_reply_the_model_stays_and_the_run_goes_on():
     answers = iter([silent, silent, client("a", 1.0), client("a", 1.0)])
 
-    def node(message: Message) -> Any:
+    def node(message):
         return client("a")(message) if message.metadata.message_type == STATUS else next(answers)(message)
 
     w, records, _ = run(
@@ -255,7 +225,7 @@ def test_without_any_reply_the_model_stays_and_the_run_goes_on() -> None:
     assert [record.feedback.responded.tolist() for record in records] == [[False, False], [True, True]]
 
 
-def test_all_clients_leave_and_one_comes_back() -> None:
+def test_all_clients_leave_and_one_comes_back():
     grid = ToyGrid({1: client("a"), 2: client("b")})
     strategy = SelectionStrategy(
         "uniform",
@@ -276,7 +246,7 @@ def test_all_clients_leave_and_one_comes_back() -> None:
     assert strategy.roster.ids() == ["a", "b"]
 
 
-def test_a_claim_does_not_take_the_identity_of_another_client() -> None:
+def test_a_claim_does_not_take_the_identity_of_another_client():
     claims = {9: "node-5", 5: None, 7: "x", 1: "c2", 2: "me"}
     grid = ToyGrid({node: client(claim) for node, claim in claims.items()}, names={2: "c2"})
     _, _, strategy = run(grid, rounds=2)
@@ -290,7 +260,7 @@ def test_a_claim_does_not_take_the_identity_of_another_client() -> None:
     assert "node-30" in strategy.roster.ids()
 
 
-def test_a_registered_name_takes_its_identity_back_from_a_claim() -> None:
+def test_a_registered_name_takes_its_identity_back_from_a_claim():
     grid = ToyGrid({1: client("c2"), 3: client("c3")})
     strategy = SelectionStrategy(
         "uniform", clients_per_round=2, polling=Polling(ask_status=True), num_rounds=9
@@ -304,7 +274,7 @@ def test_a_registered_name_takes_its_identity_back_from_a_claim() -> None:
     assert strategy.roster.node_of_id("node-1") == 1
 
 
-def test_two_nodes_under_one_registered_name_are_two_clients() -> None:
+def test_two_nodes_under_one_registered_name_are_two_clients():
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: client("c")}, names={1: "twin", 2: "twin"})
     _, records, strategy = run(grid, rounds=3)
     assert strategy.roster.ids() == ["c", "node-2", "twin"]
@@ -313,18 +283,18 @@ def test_two_nodes_under_one_registered_name_are_two_clients() -> None:
     assert len(questions) == 3  # no client is asked again in each round
 
 
-def test_a_server_strategy_that_a_resume_could_not_restore_is_refused(tmp_path: Path) -> None:
+def test_a_server_strategy_that_a_resume_could_not_restore_is_refused(tmp_path):
     class Half(FedAvg):
-        def state_dict(self) -> dict[str, Any]:
+        def state_dict(self):
             return {}
 
-    options: dict[str, Any] = {"clients_per_round": 1, "server_strategy": Half()}
+    options = {"clients_per_round": 1, "server_strategy": Half()}
     SelectionStrategy("uniform", **options)
     with pytest.raises(TypeError, match="Half: must have both state_dict and load_state_dict, or neither"):
         SelectionStrategy("uniform", **options, checkpoints=Checkpoints(tmp_path))
 
 
-def test_the_callers_settings_may_change_later() -> None:
+def test_the_callers_settings_may_change_later():
     given = {"alpha": 0.4}
     strategy = SelectionStrategy("osmd", clients_per_round=2, selector_settings=given)
     given["alpha"] = -5.0
@@ -332,23 +302,22 @@ def test_the_callers_settings_may_change_later() -> None:
     assert strategy.selector.settings.alpha == 0.4
 
 
-def test_a_strategy_object_runs_once() -> None:
+def test_a_strategy_object_runs_once():
     grid = ToyGrid({1: client("a"), 2: client("b")})
     strategy = SelectionStrategy("uniform", clients_per_round=2, min_available_clients=2)
-    start = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
-    strategy.start(grid, start, num_rounds=1)
+    strategy.start(grid, model(0, 0), num_rounds=1)
     with pytest.raises(RuntimeError, match="make a new strategy object"):
-        strategy.start(grid, start, num_rounds=1)
+        strategy.start(grid, model(0, 0), num_rounds=1)
 
 
-def test_round_1_starts_without_clients_that_never_joined() -> None:
+def test_round_1_starts_without_clients_that_never_joined():
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: silent_to_all})
     w, _, strategy = run(grid, clients_per_round=1, min_available_clients=3, deadlines=Deadlines(status=0.05))
     assert strategy.roster.ids() == ["a", "b"]
     assert w == pytest.approx([1.0, 1.0])
 
 
-def test_with_too_few_clients_the_run_ends_with_a_reason() -> None:
+def test_with_too_few_clients_the_run_ends_with_a_reason():
     with pytest.raises(NotEnoughClientsError, match=r"1 of 2 clients joined within 0\.2 s .*; 1 node is"):
         run(ToyGrid({1: client("a")}), clients_per_round=2)
 
@@ -363,10 +332,8 @@ def test_with_too_few_clients_the_run_ends_with_a_reason() -> None:
         lambda: FedProx(fraction_evaluate=0.0, proximal_mu=0.1),
     ],
 )
-def test_with_all_clients_selected_a_server_strategy_steps_as_it_does_alone(
-    make: Callable[[], FedAvg],
-) -> None:
-    def nodes() -> dict[int, Node]:
+def test_with_all_clients_selected_a_server_strategy_steps_as_it_does_alone(make):
+    def nodes():
         return {n: client(f"c{n}", float(n), size=10 * n) for n in (1, 2, 3)}
 
     alone = make().start(ToyGrid(nodes()), model(0, 1), num_rounds=3).arrays["w"].numpy()
@@ -374,14 +341,14 @@ def test_with_all_clients_selected_a_server_strategy_steps_as_it_does_alone(
     assert ours == pytest.approx(alone, rel=1e-5)
 
 
-def test_one_client_per_round_does_not_hang_on_flowers_minimum() -> None:
+def test_one_client_per_round_does_not_hang_on_flowers_minimum():
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: client("c")})
     _, records, _ = run(grid, rounds=3, clients_per_round=1, server_strategy=FedAdam(fraction_evaluate=0.0))
     assert [record.selection.clients.size for record in records] == [1, 1, 1]
 
 
-def test_federated_evaluation_takes_its_share_of_the_nodes() -> None:
-    asked: list[float] = []
+def test_federated_evaluation_takes_its_share_of_the_nodes():
+    asked = []
     grid = ToyGrid({n: evaluating(float(n), asked) for n in (1, 2, 3, 4)})
     strategy = SelectionStrategy(
         "uniform", clients_per_round=2, server_strategy=FedAvg(fraction_evaluate=0.5)
@@ -391,8 +358,8 @@ def test_federated_evaluation_takes_its_share_of_the_nodes() -> None:
     assert result.evaluate_metrics_clientapp[1]["loss"] == pytest.approx(np.mean(asked[:2]))
 
 
-def test_one_bad_reply_does_not_spoil_the_evaluation() -> None:
-    def evaluations(*nodes: tuple[float, int]) -> dict[int, MetricRecord]:
+def test_one_bad_reply_does_not_spoil_the_evaluation():
+    def evaluations(*nodes):
         grid = ToyGrid({n: evaluating(loss, [], size) for n, (loss, size) in enumerate(nodes, 1)})
         strategy = SelectionStrategy("uniform", clients_per_round=2, server_strategy=FedAvg())
         return strategy.start(grid, model(0), num_rounds=1).evaluate_metrics_clientapp
@@ -402,7 +369,7 @@ def test_one_bad_reply_does_not_spoil_the_evaluation() -> None:
     assert evaluations((1.0, 0), (2.0, 0)) == {}
 
 
-def test_client_metrics_are_averaged_as_fedavg_does() -> None:
+def test_client_metrics_are_averaged_as_fedavg_does():
     said = {"c10": (10, 0.5), "c30": (30, 0.9)}
     grid = ToyGrid(
         {
@@ -416,7 +383,7 @@ def test_client_metrics_are_averaged_as_fedavg_does() -> None:
     assert metrics["num-clients"] == 2
 
 
-def test_one_bad_reply_does_not_spoil_the_client_metrics() -> None:
+def test_one_bad_reply_does_not_spoil_the_client_metrics():
     """NaN, a list where others have a number, another name, an implausible size."""
     said = [*({"f1": 0.5},) * 8, {"f1": 1.0}, {"f1": float("nan")}, {"f1": [0.1, 0.2]}, {"f2": 1.0}]
     sizes = [10] * 8 + [10**9] + [10] * 3
@@ -431,7 +398,7 @@ def test_one_bad_reply_does_not_spoil_the_client_metrics() -> None:
     assert 0.5 < metrics["f1"] < 0.7  # the ninth counts with its clipped size
 
 
-def test_a_selector_whose_report_no_client_has_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_selector_whose_report_no_client_has_says_so_once(caplog):
     nothing = (
         "selector afl learns from train-loss, and no client has reported it: the selector has learned nothing"
     )
@@ -458,10 +425,8 @@ def test_a_selector_whose_report_no_client_has_says_so_once(caplog: pytest.LogCa
     ("usable", "line"),
     [(3, ""), (2, "1 of 3 rounds was skipped"), (0, "No round changed the model: all 3 were skipped.")],
 )
-def test_the_end_says_how_many_rounds_were_skipped(
-    usable: int, line: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    def node(message: Message) -> Message:
+def test_the_end_says_how_many_rounds_were_skipped(usable, line, caplog):
+    def node(message):
         good = message.metadata.group_id <= str(usable)
         return trained(message, 1.0 if good else np.nan, num_examples=10)
 
@@ -482,17 +447,15 @@ def test_the_end_says_how_many_rounds_were_skipped(
         ("examples", {"polling": Polling(ask_status=True)}, 0),
     ],
 )
-def test_it_is_logged_once_that_no_client_reports_its_size(
-    size: str, options: dict[str, Any], warnings: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_is_logged_once_that_no_client_reports_its_size(size, options, warnings, caplog):
     node = measuring(None, **{size: 10})
     strategy = SelectionStrategy("uniform", clients_per_round=2, **options)
     strategy.start(ToyGrid({1: node, 2: node}, names={1: "a", 2: "b"}), model(0), num_rounds=2)
     assert caplog.messages.count("No client reports num-examples: all count equally") == warnings
 
 
-def test_the_log_says_why_evaluations_are_not_used(caplog: pytest.LogCaptureFixture) -> None:
-    def node(message: Message) -> Message:
+def test_the_log_says_why_evaluations_are_not_used(caplog):
+    def node(message):
         if message.metadata.message_type != "evaluate":
             return stranger()(message)
         if message.metadata.dst_node_id == 3:
@@ -507,13 +470,13 @@ def test_the_log_says_why_evaluations_are_not_used(caplog: pytest.LogCaptureFixt
     assert sizes == "Evaluation of round 1: no usable num-examples in 1 of 3 replies"
 
 
-def test_the_default_settings_log_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_default_settings_log_no_warning(caplog):
     strategy = SelectionStrategy("uniform", clients_per_round=2)
-    assert strategy.server_strategy.fraction_evaluate == 0.0  # type: ignore[attr-defined]
+    assert strategy.server_strategy.fraction_evaluate == 0.0
     assert caplog.records == []
 
 
-def test_messages_expire_soon_after_their_deadline() -> None:
+def test_messages_expire_soon_after_their_deadline():
     grid = ToyGrid({1: client("a"), 2: client("b")})
     run(grid, deadlines=Deadlines(round=50, status=20), server_strategy=FedAvg())
     assert {(m.metadata.message_type, m.metadata.ttl) for m in grid.sent} == {
@@ -524,11 +487,11 @@ def test_messages_expire_soon_after_their_deadline() -> None:
     assert {m.metadata.group_id for m in grid.sent if m.metadata.message_type == "evaluate"} == {"1"}
 
 
-def test_the_rounds_deadline_holds_whatever_flowers_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    timeouts: list[float | None] = []
+def test_the_rounds_deadline_holds_whatever_flowers_default(monkeypatch):
+    timeouts = []
     original = ExchangeGrid.send_and_receive
 
-    def spy(self: ExchangeGrid, messages: Any, *, timeout: float | None = None, **more: Any) -> list[Message]:
+    def spy(self, messages, *, timeout=None, **more):
         timeouts.append(timeout)
         return original(self, messages, timeout=timeout, **more)
 
@@ -542,18 +505,8 @@ def test_the_rounds_deadline_holds_whatever_flowers_default(monkeypatch: pytest.
         assert timeouts[-1] == expected
 
 
-def test_a_failures_reason_is_kept_short() -> None:
-    def chatty(message: Message) -> Message:
-        if message.metadata.message_type == STATUS:
-            return client("chatty")(message)
-        return Message(Error(code=2, reason="x" * 100_000), reply_to=message)
-
-    _, records, _ = run(ToyGrid({1: chatty, 2: client("b")}))
-    assert len(records[0].failures[1]) <= 300
-
-
 @pytest.mark.parametrize("refused", [Krum(), QFedAvg(client_learning_rate=0.1)])
-def test_a_server_strategy_that_does_not_go_with_the_selector_is_refused(refused: Any) -> None:
+def test_a_server_strategy_that_does_not_go_with_the_selector_is_refused(refused):
     with pytest.raises(ValueError, match=r"server_strategy = \w+\(\) with selector = 'adaptive-osmd': "):
         SelectionStrategy("adaptive-osmd", clients_per_round=5, server_strategy=refused)
 
@@ -580,7 +533,7 @@ def test_a_server_strategy_that_does_not_go_with_the_selector_is_refused(refused
         ({"min_available_clients": 1}, r"min_available_clients = 1: must be >= 2 \(clients_per_round\)"),
     ],
 )
-def test_a_wrong_setting_is_refused_at_construction(options: dict[str, Any], message: str) -> None:
+def test_a_wrong_setting_is_refused_at_construction(options, message):
     with pytest.raises(ValueError, match=message):
         SelectionStrategy(**{"selector": "uniform", "clients_per_round": 2, **options})
 
@@ -593,15 +546,15 @@ def test_a_wrong_setting_is_refused_at_construction(options: dict[str, Any], mes
         ({"min_available_clients": 2.5}, r"min_available_clients = 2\.5: must be an integer >= 2"),
     ],
 )
-def test_a_setting_of_a_wrong_type_is_refused_at_construction(options: dict[str, Any], message: str) -> None:
+def test_a_setting_of_a_wrong_type_is_refused_at_construction(options, message):
     with pytest.raises(TypeError, match=message):
         SelectionStrategy(**{"selector": "uniform", "clients_per_round": 2, **options})
 
 
-def test_waiting_for_replies_ignores_messages_that_were_not_sent() -> None:
+def test_waiting_for_replies_ignores_messages_that_were_not_sent():
     inner = ToyGrid({1: client("a")})
     push = inner.push_messages
-    inner.push_messages = lambda messages: [push(messages)[0], None]  # type: ignore[method-assign, list-item]
+    inner.push_messages = lambda messages: [push(messages)[0], None]
     replies = ExchangeGrid(inner, 0.01).send_and_receive(
         [Message(RecordDict({"a": model(0)}), 1, "train") for _ in range(2)], timeout=5
     )
@@ -611,12 +564,12 @@ def test_waiting_for_replies_ignores_messages_that_were_not_sent() -> None:
 class Overloaded(ToyGrid):
     """A grid whose SuperLink cannot take the TRAIN messages of some rounds."""
 
-    def __init__(self, rounds: range) -> None:
+    def __init__(self, rounds):
         super().__init__({1: client("a"), 2: client("b")})
         self.rounds = rounds
         self.round = 0
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+    def push_messages(self, messages):
         messages = list(messages)
         self.round += messages[0].metadata.message_type == "train"
         if self.round in self.rounds:
@@ -624,13 +577,13 @@ class Overloaded(ToyGrid):
         return super().push_messages(messages)
 
 
-def test_messages_that_were_not_sent_cost_only_the_round() -> None:
+def test_messages_that_were_not_sent_cost_only_the_round():
     w, records, _ = run(Overloaded(range(2, 5)), rounds=6)
     assert [bool(record.skipped) for record in records] == [False, True, True, True, False, False]
     assert records[1].failures == dict.fromkeys((0, 1), "the message could not be sent")
     assert w.tolist() == [3, 3]
 
 
-def test_a_superlink_that_never_accepts_messages_ends_the_run() -> None:
+def test_a_superlink_that_never_accepts_messages_ends_the_run():
     with pytest.raises(RuntimeError, match="the session may have expired"):
         run(Overloaded(range(2, 99)), rounds=9)

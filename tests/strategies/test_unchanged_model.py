@@ -2,15 +2,12 @@
 
 import json
 import logging
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from simulation.grid import InProcessGrid
-from strategies import SelectionStrategy
 from strategies.checkpoint import Checkpoint
 from strategies.clients.printable import printable
 from strategies.options import Checkpoints
@@ -19,15 +16,17 @@ from strategies.rounds.skipped_rounds import SkippedRounds
 from strategies.run.saved_progress import Progress
 from strategies.selectors import Feedback, Selection
 
+from ..support.federations import play
+
 NUM_CLIENTS, LATENCY = 4, 2.0  # LATENCY in seconds
 REASON = "2 array records in the reply: must be 1"
 
 
-def node(is_bad: Callable[[int], bool]) -> Callable[[Message], Message]:
+def node(is_bad):
     """A client that adds 1 to the model, and in bad rounds sends a second array record, which is refused."""
 
-    def answer(message: Message) -> Message:
-        number = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
+    def answer(message):
+        number = int(message.content.config_records["config"]["server-round"])
         (w,) = message.content.array_records["arrays"].to_numpy_ndarrays()
         content = RecordDict({"arrays": ArrayRecord([w + 1]), "metrics": MetricRecord({"num-examples": 10})})
         if is_bad(number):
@@ -37,25 +36,20 @@ def node(is_bad: Callable[[int], bool]) -> Callable[[Message], Message]:
     return answer
 
 
-def run(
-    rounds: int, folder: Path | None = None, is_bad: Callable[[int], bool] = lambda _: True
-) -> tuple[SelectionStrategy, list[float], list[RoundRecord], float]:
+def run(rounds, folder=None, is_bad=lambda _: True):
     """Run or resume; return the strategy, the model, the records, and the simulated seconds."""
-    grid, records = InProcessGrid(latency=LATENCY), list[RoundRecord]()
+    grid = InProcessGrid(latency=LATENCY)
     for client in range(NUM_CLIENTS):
         grid.add_node(handler=node(is_bad), name=f"site-{client}")
-    strategy = SelectionStrategy(
-        "uniform",
-        clients_per_round=3,
-        min_available_clients=NUM_CLIENTS,
-        on_round=records.append,
+    w, records, strategy, _ = play(
+        grid, "uniform", rounds, ArrayRecord([np.zeros(2, np.float32)]), clients_per_round=3,
+        min_available_clients=NUM_CLIENTS, polling=None,
         checkpoints=Checkpoints(folder, resume=True) if folder else None,
-    )
-    result = strategy.start(grid, ArrayRecord([np.zeros(2, np.float32)]), num_rounds=rounds)
-    return strategy, result.arrays.to_numpy_ndarrays()[0].tolist(), records, grid.clock.monotonic()
+    )  # fmt: skip
+    return strategy, w.tolist(), records, grid.clock.monotonic()
 
 
-def test_the_model_is_unchanged_and_the_commonest_reason_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_model_is_unchanged_and_the_commonest_reason_is_logged(caplog):
     strategy, w, records, _ = run(20)
     assert w == [0, 0]
     assert all(record.skipped for record in records)
@@ -66,9 +60,7 @@ def test_the_model_is_unchanged_and_the_commonest_reason_is_logged(caplog: pytes
     assert errors == [f"N{strategy.unchanged[1:]}"]
 
 
-def test_if_all_clients_are_quarantined_those_that_are_back_first_take_part(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_if_all_clients_are_quarantined_those_that_are_back_first_take_part(caplog):
     _, _, records, seconds = run(20)
     assert any(record.quarantined for record in records)
     assert all(record.selection.clients.size for record in records)
@@ -78,7 +70,7 @@ def test_if_all_clients_are_quarantined_those_that_are_back_first_take_part(
     )
 
 
-def test_clients_that_recover_after_all_were_quarantined_train_on() -> None:
+def test_clients_that_recover_after_all_were_quarantined_train_on():
     """All fail in the first ten rounds. No offence lengthens a quarantine that has ended early."""
     strategy, w, records, _ = run(40, is_bad=lambda number: number <= 10)
     assert not strategy.unchanged
@@ -87,7 +79,7 @@ def test_clients_that_recover_after_all_were_quarantined_train_on() -> None:
     assert not any(record.quarantined for record in records[20:])
 
 
-def test_a_resumed_run_that_has_changed_the_model_before_has_not_failed(tmp_path: Path) -> None:
+def test_a_resumed_run_that_has_changed_the_model_before_has_not_failed(tmp_path):
     strategy, w, *_ = run(2, tmp_path, is_bad=lambda number: number == 2)
     assert (strategy.unchanged, w) == ("", [1, 1])
     strategy, w, records, _ = run(4, tmp_path)
@@ -95,7 +87,7 @@ def test_a_resumed_run_that_has_changed_the_model_before_has_not_failed(tmp_path
     assert (strategy.unchanged, w) == ("", [1, 1])
 
 
-def test_a_resume_keeps_the_reason(tmp_path: Path) -> None:
+def test_a_resume_keeps_the_reason(tmp_path):
     run(3, tmp_path)
     strategy, w, records, _ = run(3, tmp_path)  # no round is left
     assert (w, records) == ([0, 0], [])
@@ -107,7 +99,7 @@ def test_a_resume_keeps_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_checkpoint_from_before_the_reasons_were_saved_is_loaded(moved: bool) -> None:
+def test_a_checkpoint_from_before_the_reasons_were_saved_is_loaded(moved):
     initial = ArrayRecord([np.zeros(2, np.float32)])
     (name,) = initial
     saved = Checkpoint(2, {f"model/{name}": np.ones(2, np.float32)}, {"moved": moved}, {}, [])
@@ -116,7 +108,7 @@ def test_a_checkpoint_from_before_the_reasons_were_saved_is_loaded(moved: bool) 
     assert progress.result.arrays.to_numpy_ndarrays()[0].tolist() == [1, 1]
 
 
-def test_clients_whose_errors_differ_in_every_round_take_little_memory() -> None:
+def test_clients_whose_errors_differ_in_every_round_take_little_memory():
     skipped = SkippedRounds()
     for number in range(500):
         skipped.count(failed_round(number, f"client broke in round {number}"))
@@ -129,7 +121,7 @@ def test_clients_whose_errors_differ_in_every_round_take_little_memory() -> None
     assert len(json.dumps(skipped.state())) < 100_000
 
 
-def failed_round(number: int, failure: str) -> RoundRecord:
+def failed_round(number, failure):
     one = np.ones(1)
     selection = Selection(np.zeros(1, np.int64), np.ones(1, np.int64), one, one, one)
     missing = np.full(1, np.nan)

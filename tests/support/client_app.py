@@ -1,14 +1,10 @@
 """Asks the ClientApp one question at a time, and a task, model and samples for it."""
 
-from typing import Any
-
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from numpy.typing import NDArray
 
 import tasks
 from client.app import app
-from strategies.clients.reports import Report
 from strategies.flower.messages import read_report
 
 from ..server.test_apps import DEFAULTS
@@ -18,7 +14,7 @@ NODE = {"partition-id": 8, "num-partitions": 10}
 TRAIN = {"learning-rate": 0.5, "local-steps": 4, "batch-size": 8, "seed": 5, "server-round": 3}
 
 
-def some_model(task: tasks.Task) -> tasks.Arrays:
+def some_model(task):
     rng = np.random.default_rng(3)
     return {
         name: rng.normal(0, 0.1, array.shape).astype(np.float32)
@@ -26,18 +22,18 @@ def some_model(task: tasks.Task) -> tasks.Arrays:
     }
 
 
-def record(arrays: tasks.Arrays) -> ArrayRecord:
+def record(arrays):
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
 def say(
-    kind: str,
-    config: dict[str, Any] | None = None,
-    node: dict[str, Any] | None = None,
-    run: dict[str, Any] | None = None,
-    state: RecordDict | None = None,
-    **arrays: tasks.Arrays,
-) -> RecordDict:
+    kind,
+    config=None,
+    node=None,
+    run=None,
+    state=None,
+    **arrays,
+):
     """Return what the client answers."""
     ToyGrid({})
     content = RecordDict({name: record(each) for name, each in arrays.items()})
@@ -48,15 +44,15 @@ def say(
     return app(Message(content, 1, kind), context).content
 
 
-def report(*args: Any, **kwargs: Any) -> Report:
+def report(*args, **kwargs):
     return read_report(say(*args, **kwargs))
 
 
-def moved(content: RecordDict) -> tasks.Arrays:
+def moved(content):
     return {name: array.numpy() for name, array in content.array_records["arrays"].items()}
 
 
-def flat(arrays: tasks.Arrays) -> NDArray[np.float64]:
+def flat(arrays):
     return np.concatenate([arrays[name].ravel().astype(float) for name in sorted(arrays)])
 
 

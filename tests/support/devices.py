@@ -4,7 +4,6 @@ import contextlib
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -19,24 +18,24 @@ COHORT = Path(sys.executable).parent / "cohort"
 BUNDLE = 64 * "b"  # the hash of an app
 
 
-def mode(path: Path) -> int:
+def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def public_key_of(private: Path) -> str:
+def public_key_of(private):
     """Return the public key, as one line, of the client whose private key is in this file."""
     key = serialization.load_ssh_private_key(private.read_bytes(), None)
     form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     return key.public_key().public_bytes(*form).decode()
 
 
-def run_cli(*arguments: str) -> tuple[int, str]:
+def run_cli(*arguments):
     """Run `cohort client` in this process; return its exit code and output."""
     result = CliRunner().invoke(cli, ["client", *arguments])
     return result.exit_code, result.output
 
 
-def cohort(*arguments: str, folder: Path, program: Path = COHORT) -> str:
+def cohort(*arguments, folder, program=COHORT):
     done = subprocess.run(
         [program, *arguments, "--dir", str(folder)],
         cwd=folder.parent,
@@ -53,7 +52,7 @@ def cohort(*arguments: str, folder: Path, program: Path = COHORT) -> str:
 class Running:
     """A running `cohort client join` or `cohort server up`, and its output."""
 
-    def __init__(self, log: Path, *arguments: str, program: Sequence[str] = (str(COHORT),)) -> None:
+    def __init__(self, log, *arguments, program=(str(COHORT),)):
         self.log = log
         with log.open("a") as output:
             self.process = subprocess.Popen(
@@ -61,13 +60,13 @@ class Running:
             )
 
     @property
-    def said(self) -> str:
+    def said(self):
         return self.log.read_text()
 
-    def wait_for(self, text: str, timeout: float = 120, times: int = 1) -> None:
+    def wait_for(self, text, timeout=120, times=1):
         wait_for(lambda: self.said.count(text) >= times, timeout, lambda: f"{text!r} not in:\n{self.said}")
 
-    def end(self) -> None:
+    def end(self):
         self.process.terminate()
         try:
             self.process.wait(timeout=30)
@@ -76,18 +75,18 @@ class Running:
 
 
 @contextlib.contextmanager
-def server_up(folder: Path, program: Path = COHORT) -> Iterator[Path]:
+def server_up(folder, program=COHORT, host="localhost"):
     """Run a server for devices on this machine: a new one, or the one of this folder again."""
-    options: tuple[str, ...] = ()
+    options = ()
     if not folder.exists():
         port, control = free_ports(2)
-        options = ("--host", "localhost", "--listen", "127.0.0.1")
+        options = ("--host", host, "--listen", "127.0.0.1")
         options += ("--port", str(port), "--control-port", str(control))
     log = folder.with_name(f"{folder.name}.log")
     log.unlink(missing_ok=True)
     up = Running(log, "server", "up", "--dir", str(folder), *options, program=[str(program)])
     try:
-        up.wait_for("up at localhost:")
+        up.wait_for(f"up at {host}:")
         yield folder
     finally:
         up.end()

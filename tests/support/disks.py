@@ -2,11 +2,10 @@
 
 import contextlib
 import resource
-from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def full() -> Iterator[None]:
+def full():
     """Let every write to a file fail inside the block: the largest file of this process has no byte.
 
     As on a full disk, empty files can be made.

@@ -8,14 +8,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def build(source: Path, target: Path, *options: str) -> None:
+def build(source, target, *options):
     """Build the distributions of the pyproject.toml in a folder, with the hatchling installed here."""
     command = [sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", target, source]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def environment_with(wheel: Path, folder: Path) -> Path:
+def environment_with(wheel, folder):
     """Make a virtual environment with one wheel, and return its interpreter.
 
     It borrows the packages installed here and the commands of Flower, but not this repository or its editable

@@ -1,24 +1,20 @@
 """A real SuperLink with TLS and authentication, its nodes, and raw HTTP/2 connections to it."""
 
-from __future__ import annotations
-
 import os
 import resource
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
-from flwr.common import NDArray
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
@@ -44,8 +40,8 @@ from deploy.tls.probe import serves
 
 PULL = "/flwr.proto.Fleet/PullMessages"
 RECORD = 16_000  # bytes of a frame that fits into a record of TLS
-Metadata = list[tuple[str, str | bytes]]
-_REQUEST: Metadata = [
+Metadata = Sequence[tuple[str, str | bytes]]
+_REQUEST = [
     (":method", "POST"),
     (":scheme", "https"),
     (":authority", "localhost"),
@@ -63,7 +59,7 @@ class SuperLink:
         An empty folder of its own.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.database = folder / "superlink.db"
         self.authority = certificates.write_certificates(folder / "pki").ca
@@ -75,14 +71,14 @@ class SuperLink:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
         }
         (folder / "secret").write_text("0123456789abcdef0123456789abcdef")
-        self._state: SqlLinkState | None = None
+        self._state = None
         for _ in range(5):  # another program may take the ports meanwhile
             self.control, self.port = free_ports(2)
             if self._starts():
                 return
         raise AssertionError(self.log)
 
-    def _starts(self) -> bool:
+    def _starts(self):
         command = commands.superlink(
             control=(LOOPBACK, self.control),
             fleet=(LOOPBACK, self.port),
@@ -101,15 +97,15 @@ class SuperLink:
         return self.process.returncode is None
 
     @property
-    def address(self) -> str:
+    def address(self):
         return f"{LOOPBACK}:{self.port}"
 
     @property
-    def log(self) -> str:
+    def log(self):
         return (self.folder / "superlink.log").read_text(errors="replace")
 
     @property
-    def state(self) -> SqlLinkState:
+    def state(self):
         """The database, opened a second time."""
         if self._state is None:
             store = SqlObjectStore(str(self.database))
@@ -119,46 +115,46 @@ class SuperLink:
         return self._state
 
     @property
-    def memory(self) -> int:
+    def memory(self):
         """The memory that it takes, in MB."""
         return self._status("VmRSS") // 1024
 
     @property
-    def peak(self) -> int:
+    def peak(self):
         """The most memory that it took since `forget_peak`, in MB."""
         return self._status("VmHWM") // 1024
 
     @property
-    def threads(self) -> int:
+    def threads(self):
         return self._status("Threads")
 
     @property
-    def cpu(self) -> float:
+    def cpu(self):
         """The CPU time that it has taken, in seconds."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def forget_peak(self) -> None:
+    def forget_peak(self):
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
-    def _status(self, name: str) -> int:
+    def _status(self, name):
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(text.partition(f"{name}:")[2].split()[0])
 
-    def node(self, name: str) -> Node:
+    def node(self, name):
         """Return a new node, which is registered and online."""
         key = ec.generate_private_key(ec.SECP256R1())
         public = public_key_to_bytes(key.public_key())
         number = self.state.create_node("flwr_aid", "name", public, 0) if name else 0
         return Node(self, key, number)
 
-    def restart(self) -> None:
+    def restart(self):
         """Kill it and start it again with the same database and ports."""
         self.end()
         assert wait_until(lambda: self.process.returncode is not None, 10)
         assert self._starts(), self.log
 
-    def end(self) -> None:
+    def end(self):
         with suppress(ProcessLookupError):
             os.kill(self.process.pid, 9)
 
@@ -166,18 +162,18 @@ class SuperLink:
 class Node:
     """A node with its key and a connection of its own."""
 
-    def __init__(self, superlink: SuperLink, key: ec.EllipticCurvePrivateKey, number: int) -> None:
+    def __init__(self, superlink, key, number):
         self.superlink, self.key, self.number = superlink, key, number
         self.public = public_key_to_bytes(key.public_key())
         self.address = superlink.address
-        self._channel: grpc.Channel | None = None
+        self._channel = None
 
     @property
-    def id(self) -> NodeId:
+    def id(self):
         return NodeId(node_id=self.number)
 
     @property
-    def metadata(self) -> Metadata:
+    def metadata(self):
         """What authenticates a request."""
         stamp = now().isoformat()
         return [
@@ -186,7 +182,7 @@ class Node:
             (wire.SIGNATURE, sign_message(self.key, stamp.encode())),
         ]
 
-    def connect(self, **options: Any) -> dict[str, Callable[..., Any]]:
+    def connect(self, **options):
         credentials = grpc.ssl_channel_credentials(self.superlink.authority.read_bytes())
         self._channel = grpc.secure_channel(
             self.address,
@@ -196,30 +192,30 @@ class Node:
         )
         return wire.calls(self._channel)
 
-    def ask(self, method: str, request: Any, timeout: float = 30.0, **options: Any) -> Any:
-        """Send a request on a new connection and return the response."""
+    def ask(self, method, request, timeout=30.0, more=(), **options):
+        """Send a request, with further headers, on a new connection and return the response."""
         calls = self.connect(**options)
         try:
-            return calls[method](request, metadata=self.metadata, timeout=timeout)
+            return calls[method](request, metadata=[*self.metadata, *more], timeout=timeout)
         finally:
             self.close()
 
-    def close(self) -> None:
+    def close(self):
         """Close the last connection."""
         assert self._channel is not None
         self._channel.close()
 
-    def activate(self) -> None:
+    def activate(self):
         """Come online."""
         self.ask("ActivateNode", ActivateNodeRequest(public_key=self.public, heartbeat_interval=30))
 
-    def latency(self) -> float:
+    def latency(self):
         """Return the seconds that a heartbeat takes over a new connection, as an honest node's."""
         began = time.monotonic()
         self.ask("SendNodeHeartbeat", SendNodeHeartbeatRequest(node=self.id, heartbeat_interval=30))
         return time.monotonic() - began
 
-    def receive(self) -> Message:
+    def receive(self):
         """Return the next message, without what it holds."""
         response = self.ask("PullMessages", PullMessagesRequest(node=self.id))
         (message,) = response.messages_list
@@ -229,7 +225,7 @@ class Node:
         self.ask("ConfirmMessageReceived", confirm)
         return message_from_proto(message)
 
-    def announce(self, reply: Message, **changed: Any) -> PushMessagesRequest:
+    def announce(self, reply, **changed):
         """Return the request that announces a reply, with some of its metadata changed."""
         proto = message_to_proto(remove_content_from_message(reply))
         proto.metadata.message_id = reply.object_id
@@ -242,13 +238,13 @@ class Node:
             clientapp_runtime_list=[0.1],
         )
 
-    def answer(self, reply: Message, objects: dict[str, bytes] | None = None) -> None:
+    def answer(self, reply, objects=None):
         """Announce a reply and push its objects."""
         if objects is None:
             objects = {name: each.deflate() for name, each in get_all_nested_objects(reply).items()}
         self.push(self.announce(reply), objects)
 
-    def push(self, request: PushMessagesRequest, objects: dict[str, bytes]) -> None:
+    def push(self, request, objects):
         response = self.ask("PushMessages", request)
         for name in response.objects_to_push:
             self.ask(
@@ -272,7 +268,7 @@ class App:
         Its database gets a run, whose task this process takes.
     """
 
-    def __init__(self, superlink: SuperLink) -> None:
+    def __init__(self, superlink):
         state = superlink.state
         run_id = state.create_run(
             "app", "1", "hash", {}, NOOP_FEDERATION_ID, None, "flwr_aid", TaskType.SERVER_APP
@@ -288,19 +284,19 @@ class App:
         )
         self.grid.set_run(self.run)
 
-    def send(self, node: Node, size: int, round: int | str | None = None) -> str:
+    def send(self, node, size, round=None):
         """Send a node a message with `size` bytes, and return the message's id."""
         (sent,) = self.send_all({node: size}, round)
         return sent
 
-    def send_all(self, sizes: dict[Node, int], round: int | str | None = None) -> list[str]:
+    def send_all(self, sizes, round=None):
         """Send each node a message with so many bytes, at a time, and return the messages' ids."""
         contents = {
             node: RecordDict({"arrays": ArrayRecord([random_bytes(size)])}) for node, size in sizes.items()
         }
         return self.push(contents, round)
 
-    def push(self, contents: dict[Node, RecordDict], round: int | str | None = None) -> list[str]:
+    def push(self, contents, round=None):
         """Send each node a message with this content, at a time, and return the messages' ids."""
         TaskIdentity.task_id, TaskIdentity.run_id = self.run.primary_task_id or 0, self.run.run_id
         TaskIdentity.node_id = SUPERLINK_NODE_ID
@@ -311,16 +307,16 @@ class App:
         ]
         return list(self.grid.push_messages(messages))
 
-    def replies(self, *message_ids: str) -> dict[str, Message]:
+    def replies(self, *message_ids):
         """Return the replies that are there, by the message that each answers."""
         return {each.metadata.reply_to_message_id: each for each in self.grid.pull_messages(message_ids)}
 
-    def close(self) -> None:
+    def close(self):
         self.grid.close()
         TaskIdentity._task_id = TaskIdentity._run_id = TaskIdentity._node_id = None
 
 
-def random_bytes(size: int) -> NDArray:
+def random_bytes(size):
     return np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
 
 
@@ -337,7 +333,7 @@ class Connection:
         How many bytes of each answer the server may send (default: as many as gRPC allows).
     """
 
-    def __init__(self, superlink: SuperLink, *, confirms: bool = True, window: int = 65_535) -> None:
+    def __init__(self, superlink, *, confirms=True, window=65_535):
         context = ssl.create_default_context(cafile=str(superlink.authority))
         context.set_alpn_protocols(["h2"])
         raw = socket.create_connection((LOOPBACK, superlink.port))
@@ -349,20 +345,20 @@ class Connection:
         if confirms:
             self._socket.sendall(_frame(4, 1, 0))
 
-    def send(self, frames: bytes) -> None:
+    def send(self, frames):
         self._socket.sendall(frames)
 
-    def half_open(self, path: str, metadata: Metadata | None = None, body: bytes = b"") -> int:
+    def half_open(self, path, metadata=None, body=b""):
         """Begin a request without ending it, and return its stream."""
         self._stream += 2
-        fields: Metadata = [*_REQUEST, (":path", path), *(metadata or [])]
+        fields = [*_REQUEST, (":path", path), *(metadata or [])]
         data = _frame(1, 4, self._stream, b"".join(_field(*each) for each in fields))
         if body:
             data += _frame(0, 0, self._stream, body)
         self._socket.sendall(data)
         return self._stream
 
-    def expand(self, count: int, *, end: bool = False) -> None:
+    def expand(self, count, *, end=False):
         """Send a request that names a header `count` times, by a byte each. Without `end`, it never ends."""
         self._stream += 2
         self._socket.sendall(_frame(1, 0, self._stream, b"".join(_field(*each) for each in _REQUEST)))
@@ -371,7 +367,7 @@ class Connection:
             self._socket.sendall(_frame(9, 0, self._stream, part))
         self._socket.sendall(_frame(9, 4 if end else 0, self._stream, parts[-1]))
 
-    def closed(self, seconds: float) -> bool:
+    def closed(self, seconds):
         """Whether the server closes the connection in time."""
         self._socket.settimeout(seconds)
         with suppress(TimeoutError):
@@ -383,7 +379,7 @@ class Connection:
             return True
         return False
 
-    def received(self, seconds: float) -> bytes:
+    def received(self, seconds):
         """What the server has sent after that time."""
         self._socket.settimeout(seconds)
         data = b""
@@ -392,15 +388,15 @@ class Connection:
                 data += part
         return data
 
-    def close(self) -> None:
+    def close(self):
         self._socket.close()
 
 
-def _frame(kind: int, flags: int, stream: int, data: bytes = b"") -> bytes:
+def _frame(kind, flags, stream, data=b""):
     return struct.pack("!I", len(data))[1:] + struct.pack("!BBI", kind, flags, stream) + data
 
 
-def _field(name: str, value: str | bytes) -> bytes:
+def _field(name, value):
     """Return a header as HPACK writes it that is neither compressed nor remembered."""
     if isinstance(value, bytes):
         import base64
@@ -409,7 +405,7 @@ def _field(name: str, value: str | bytes) -> bytes:
     return b"\0" + b"".join(_length(len(each)) + each.encode() for each in (name, value))
 
 
-def _length(number: int) -> bytes:
+def _length(number):
     if number < 127:
         return bytes([number])
     number -= 127
@@ -420,7 +416,7 @@ def _length(number: int) -> bytes:
     return data + bytes([number])
 
 
-def allow_files(count: int) -> None:
+def allow_files(count):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))

@@ -6,11 +6,8 @@ import threading
 import time
 from pathlib import Path
 from subprocess import PIPE, Popen
-from typing import Any
 
 import grpc
-
-from tests.support.fleet import Node, SuperLink
 
 CONNECTIONS = 4  # of each node
 AT_ONCE = 8  # requests under way on each connection
@@ -29,7 +26,7 @@ class Flood:
         The method of the requests.
     """
 
-    def __init__(self, superlink: SuperLink, requests: dict[Node, Any], method: str) -> None:
+    def __init__(self, superlink, requests, method):
         nodes = [
             {
                 "headers": [
@@ -46,10 +43,10 @@ class Flood:
             "path": f"/flwr.proto.Fleet/{method}",
             "nodes": nodes,
         }
-        self.codes: dict[str, int] = {}
+        self.codes = {}
         """How many requests have ended with each status, once the flood is over."""
 
-    def __enter__(self) -> "Flood":
+    def __enter__(self):
         self._process = Popen([sys.executable, "-m", __name__], stdin=PIPE, stdout=PIPE, text=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -58,20 +55,20 @@ class Flood:
         assert self._process.stdout.readline() == "all budgets are spent\n"
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         output, _errors = self._process.communicate("over\n", timeout=60)
         self.codes = json.loads(output)
 
 
-def main() -> None:
+def main():
     task = json.loads(sys.stdin.readline())
     credentials = grpc.ssl_channel_credentials(Path(task["authority"]).read_bytes())
-    codes: dict[str, int] = {}
+    codes = {}
     lock, over = threading.Lock(), threading.Event()
     spent = {node: threading.Event() for node in range(len(task["nodes"]))}
 
-    def send(ask: Any, number: int, body: bytes, headers: Any) -> None:
-        def done(call: Any) -> None:
+    def send(ask, number, body, headers):
+        def done(call):
             code = call.code().name
             if "sends too many requests" in call.details():
                 spent[number].set()

@@ -5,8 +5,6 @@ The servers, stubs, clients and interceptors of gRPC are deleted. Whatever impor
 not tried yet. `make test-flower-rehearsal` runs the contract tests on it.
 """
 
-from __future__ import annotations
-
 import ast
 import shutil
 from importlib.metadata import distribution
@@ -60,7 +58,7 @@ def add_args_health(parser):
 '''
 
 
-def remove(flower: Path) -> None:
+def remove(flower):
     """Remove gRPC from the package in this folder."""
     found = [path for pattern in REMOVED for path in flower.glob(pattern)]
     assert all(any(flower.glob(pattern)) for pattern in REMOVED), "Flower has been reorganised"
@@ -74,16 +72,16 @@ def remove(flower: Path) -> None:
             path.write_text(_without(text, path, modules, flower))
 
 
-def _module(path: Path, flower: Path) -> str:
+def _module(path, flower):
     return ".".join(path.relative_to(flower.parent).with_suffix("").parts)
 
 
-def _without(text: str, path: Path, modules: set[str], flower: Path) -> str:
+def _without(text, path, modules, flower):
     """Return the text of a file whose imports of these modules, and of gRPC, are replaced."""
     lines = text.splitlines(keepends=True)
     package = _module(path, flower).split(".")[:-1]
 
-    def is_gone(name: str) -> bool:
+    def is_gone(name):
         return name.partition(".")[0] in ("grpc", "grpc_health") or any(
             name == each or name.startswith(f"{each}.") for each in modules
         )
@@ -111,7 +109,7 @@ def _without(text: str, path: Path, modules: set[str], flower: Path) -> str:
     return "".join(lines)
 
 
-def _alias(name: ast.alias) -> str:
+def _alias(name):
     return f"{name.name} as {name.asname}" if name.asname else name.name
 
 

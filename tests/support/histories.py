@@ -1,9 +1,6 @@
 """Made-up histories, in the form that `server.history` writes; comparisons of histories."""
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,22 +13,22 @@ TRAFFIC = {"messages_sent", "bytes_sent", "messages_received", "bytes_received"}
 
 
 def write_history(
-    folder: Path,
-    losses: Sequence[float | None],
-    selector: str = "uniform",
-    selector_settings: str = "",
-    clients: Sequence[Sequence[int]] = (),
+    folder,
+    losses,
+    selector="uniform",
+    selector_settings="",
+    clients=(),
     *,
-    end: bool = True,
-    error: str = "",
-    started: str = "2026-01-01T00:00:00.000+00:00",
-) -> RunHistory:
+    end=True,
+    error="",
+    started="2026-01-01T00:00:00.000+00:00",
+):
     """Write a history with one test loss a round (round 0 first) and read it again.
 
     In each round `clients` (default: 0 and 3) are drawn: the first twice, the others once. A loss of None
     stands for one that was not finite, as in the file.
     """
-    lines: list[dict[str, Any]] = [
+    lines = [
         {
             "type": "run",
             "version": VERSION,
@@ -77,7 +74,7 @@ def write_history(
     return history
 
 
-def check_same_rounds(batched: Sequence[dict[str, Any]], exchanged: Sequence[dict[str, Any]]) -> None:
+def check_same_rounds(batched, exchanged):
     """Assert that the batched simulation's rounds are those of a run with messages, up to rounding."""
     for one, other in zip(batched, exchanged, strict=True):
         assert one.keys() == other.keys() - TRAFFIC

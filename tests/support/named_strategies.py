@@ -3,26 +3,20 @@
 All clients train in round 1, and three in each later round.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.app import Array
 
 import tasks
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
 Lines = list[dict[str, Any]]
 
 CLIENTS = 6
 SEED = 3
 LATER = 3  # the clients that train in rounds 2, 3, ...
-SETTINGS: dict[str, Any] = {
+SETTINGS = {
     "partition": "groups:3",
     "evaluate-share": 1.0,
     "learning-rate": 0.2,
@@ -53,13 +47,13 @@ POLLS = {
 }
 
 
-def argument(selector: str, settings: str | None = None) -> str:
+def argument(selector, settings=None):
     """Return the selector with its settings, as `cohort up --selector` takes it."""
     given = SELECTORS[selector] if settings is None else settings
     return f"{selector}:{given}" if given else selector
 
 
-def histories_below(folder: Path) -> dict[str, Lines]:
+def histories_below(folder):
     """Return the histories of a comparison, by selector."""
     found = [
         [json.loads(line) for line in path.read_text().splitlines()]
@@ -68,12 +62,12 @@ def histories_below(folder: Path) -> dict[str, Lines]:
     return {lines[0]["selector"]: lines for lines in found}
 
 
-def rounds_of(lines: Lines) -> Lines:
+def rounds_of(lines):
     """Return the lines of the rounds, the first of which is round 0."""
     return [line for line in lines if line["type"] == "round"]
 
 
-def check_history(lines: Lines, num_rounds: int, groups: Sequence[str]) -> None:
+def check_history(lines, num_rounds, groups):
     """Assert that a run is complete, and that its messages, bytes and groups are those of its selector.
 
     Parameters
@@ -105,9 +99,7 @@ def check_history(lines: Lines, num_rounds: int, groups: Sequence[str]) -> None:
     assert rounds[-1]["test_loss"] < before["test_loss"]
 
 
-def check_private_groups(
-    private: Lines, other: Lines, groups: Mapping[str, str], shares: Mapping[str, float]
-) -> None:
+def check_private_groups(private, other, groups, shares):
     """Assert that in round 1 each client of `flics-private` scaled its update by its own group's factor.
 
     All clients train in round 1 of both runs, from the same model and on the same mini-batches.

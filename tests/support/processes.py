@@ -1,27 +1,20 @@
 """Processes that a test waits for."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from deploy.engines.local_cluster import LocalCluster
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
-def wait_for(condition: Callable[[], object], timeout: float, what: Callable[[], str]) -> None:
+def wait_for(condition, timeout, what):
     """Wait until a condition holds; fail with ``what()`` after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not condition():
@@ -29,7 +22,7 @@ def wait_for(condition: Callable[[], object], timeout: float, what: Callable[[],
         time.sleep(0.02)
 
 
-def running(pid: int) -> bool:
+def running(pid):
     """Return whether a process runs, and is not a zombie (Linux)."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
@@ -37,7 +30,7 @@ def running(pid: int) -> bool:
         return False
 
 
-def kill_for_good(cluster: LocalCluster, index: int) -> None:
+def kill_for_good(cluster, index):
     """Kill a client (SIGKILL), which the cluster does not start again: a device with an empty battery."""
     process = cluster.client_processes[index]
     cluster._restart_at[index] = inf
@@ -45,7 +38,7 @@ def kill_for_good(cluster: LocalCluster, index: int) -> None:
     wait_for(lambda: process.returncode is not None, 10, lambda: f"client {index} lives")
 
 
-def processes_of(parent: int) -> list[int]:
+def processes_of(parent):
     """Return a process and all its descendants (Linux)."""
     found = [parent]
     for pid in found:
@@ -54,16 +47,16 @@ def processes_of(parent: int) -> list[int]:
     return found
 
 
-def memory_alone(pids: list[int]) -> float:
+def memory_alone(pids):
     """Return the memory of processes, MB, as if they shared none with other processes (Linux)."""
     own = 0.0
-    files: dict[tuple[str, ...], int] = {}
+    files = {}
     for pid in pids:
         try:
             maps = Path(f"/proc/{pid}/smaps").read_text()
         except OSError:  # it has ended meanwhile
             continue
-        where: tuple[str, ...] | None = None
+        where = None
         resident = 0
         for line in maps.splitlines():
             first, *rest = line.split()
@@ -84,11 +77,11 @@ def memory_alone(pids: list[int]) -> float:
     return (own + sum(files.values())) * 1024 / 1e6
 
 
-def simulate_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def simulate_here(monkeypatch):
     """Let commands run batched simulations in this process: each process of its own imports for a second."""
     from deploy.engines.batched import BatchedSimulation, run
 
-    def submit(self: BatchedSimulation, run_config: dict[str, Any], name: str) -> SimpleNamespace:
+    def submit(self, run_config, name):
         said = ""
         try:
             run(json.loads(json.dumps(run_config)))

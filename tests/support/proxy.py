@@ -1,4 +1,4 @@
-"""A TCP proxy between a SuperNode and its SuperLink that can be a bad network."""
+"""Proxies between a SuperNode and its SuperLink: one of TCP that can be a bad network, and an HTTP proxy."""
 
 import contextlib
 import ctypes
@@ -8,6 +8,7 @@ import struct
 import sys
 import threading
 import time
+from base64 import b64encode
 
 from deploy.fleet.gate.connection_gate import unacknowledged
 from deploy.processes.groups import wait_until
@@ -28,7 +29,7 @@ class Trouble(enum.Enum):
     DELAY = "delay"  # each chunk comes late
 
 
-def unplug(connection: socket.socket) -> None:
+def unplug(connection):
     """Let the kernel drop whatever arrives for a connection, so that it acknowledges nothing (Linux only).
 
     First wait until all that was sent is acknowledged. Otherwise the kernel would send it again and again,
@@ -40,7 +41,7 @@ def unplug(connection: socket.socket) -> None:
         connection.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
 
 
-def plug_in(connection: socket.socket) -> None:
+def plug_in(connection):
     """Undo `unplug`, if it was done."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
@@ -55,17 +56,17 @@ class Proxy:
         The port to which connections go. It may change while no client connects.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target):
         self.target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._trouble, self._delay = Trouble.NONE, 0.0
         self._changed = threading.Condition()
         self._closed = False
-        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._pairs = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def suffer(self, trouble: Trouble, delay: float = 0.0) -> None:
+    def suffer(self, trouble, delay=0.0):
         """Begin to be a bad network."""
         with self._changed:
             self._trouble, self._delay = trouble, delay
@@ -76,7 +77,7 @@ class Proxy:
         if trouble is Trouble.REFUSE:
             self.reset()
 
-    def heal(self, *, reset: bool = False) -> None:
+    def heal(self, *, reset=False):
         """Be a good network again; what was held back arrives now, unless connections are reset."""
         if reset:
             self.reset()
@@ -86,14 +87,14 @@ class Proxy:
                 plug_in(connection)
             self._changed.notify_all()
 
-    def reset(self) -> None:
+    def reset(self):
         """Break all connections, as a router does that has forgotten them."""
         with self._changed:
             pairs = set(self._pairs)
         for pair in pairs:
             self._break(pair)
 
-    def close(self) -> None:
+    def close(self):
         """End all threads and connections."""
         with self._changed:
             self._closed, self._trouble = True, Trouble.NONE
@@ -103,7 +104,7 @@ class Proxy:
         self._listener.close()
         self.reset()
 
-    def _accept(self) -> None:
+    def _accept(self):
         while True:
             try:
                 client, _ = self._listener.accept()
@@ -111,7 +112,7 @@ class Proxy:
                 return
             threading.Thread(target=self._connect, args=(client,), daemon=True).start()
 
-    def _connect(self, client: socket.socket) -> None:
+    def _connect(self, client):
         if self._trouble is Trouble.REFUSE or not self._passes(upwards=True):
             _reset(client)
             return
@@ -128,11 +129,11 @@ class Proxy:
 
     def _pump(
         self,
-        pair: tuple[socket.socket, socket.socket],
-        source: socket.socket,
-        sink: socket.socket,
-        upwards: bool,
-    ) -> None:
+        pair,
+        source,
+        sink,
+        upwards,
+    ):
         try:
             while part := source.recv(CHUNK):
                 if not self._passes(upwards):
@@ -143,7 +144,7 @@ class Proxy:
             pass
         self._break(pair)
 
-    def _passes(self, upwards: bool) -> bool:
+    def _passes(self, upwards):
         """Wait until the network lets a chunk pass; return False if the proxy is closed."""
         with self._changed:
             if self._trouble is Trouble.DELAY:
@@ -155,7 +156,7 @@ class Proxy:
         time.sleep(delay)
         return not self._closed
 
-    def _break(self, pair: tuple[socket.socket, socket.socket]) -> None:
+    def _break(self, pair):
         with self._changed:
             if pair not in self._pairs:
                 return
@@ -164,7 +165,33 @@ class Proxy:
             _reset(each)
 
 
-def _reset(connection: socket.socket) -> None:
+class HttpProxy(Proxy):
+    """An HTTP proxy with a password, whose tunnels all lead to one port, whatever host they ask for."""
+
+    LOGIN = "ward:p%40ss"  # as in an address; the password is p@ss
+
+    def __init__(self, target):
+        super().__init__(target)
+        self.asked = []  # the first lines of the requests with the right password
+        self.url = f"http://{self.LOGIN}@127.0.0.1:{self.port}"
+
+    def _connect(self, client):
+        head = b""
+        while b"\r\n\r\n" not in head and (part := client.recv(CHUNK)):
+            head += part
+        first, *headers = head.decode().split("\r\n")
+        if "basic " + b64encode(b"ward:p@ss").decode() not in [
+            value.replace("Basic", "basic") for _, _, value in (each.partition(": ") for each in headers)
+        ]:
+            client.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+            client.close()
+            return
+        self.asked.append(first)
+        client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        super()._connect(client)
+
+
+def _reset(connection):
     """Close a connection with an RST."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from strategies.selectors import Feedback
+from strategies.selectors import Feedback, Selection
 
 SIZES = np.array([1.0, 9.0, 2.0, 4.0, 30.0, 1.0, 3.0, 5.0])
 M, K = SIZES.size, 3
@@ -68,6 +68,24 @@ def feedback(norms, responded=None, **others):
     fields = {"losses": missing, "gradient_variances": missing, "diversities": missing} | others
     responded = np.ones(norms.size, dtype=bool) if responded is None else responded
     return Feedback(update_norms=norms, responded=responded, **fields)
+
+
+def drawn(clients, counts, p):
+    """The selection that so many draws with replacement from p make."""
+    clients, counts = np.array(clients), np.array(counts)
+    importance = counts / (counts.sum() * p[clients])
+    return Selection(clients, counts, p[clients], importance, importance / p.size)
+
+
+def whole_p(num_clients, select):
+    """The whole p of a selector, from as many rounds as it takes to draw every client."""
+    p = np.full(num_clients, np.nan)
+    for round in range(5000):
+        selection = select(round)
+        p[selection.clients] = selection.probabilities
+        if not np.isnan(p).any():
+            return p
+    raise AssertionError("somebody is never drawn")
 
 
 def play(selector, rounds, **select):

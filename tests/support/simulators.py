@@ -1,18 +1,15 @@
 """Kernels, made-up samples, simulators, and runs of the strategy with which their rounds are compared."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
 import tasks
 from client.app import app as client_app
 from simulation.grid import InProcessGrid
-from simulation.kernels import MLP, Kernel, Softmax
+from simulation.kernels import MLP, Softmax
 from simulation.kernels.torch_functional import Torch
 from simulation.simulator import Simulator
-from strategies import RoundRecord, SelectionStrategy
+from strategies import SelectionStrategy
 from strategies.options import Polling
 from tasks.federated_data import FederatedData
 
@@ -21,27 +18,27 @@ from ..server.test_apps import DEFAULTS
 SIZES = (1, 3, 5, 8, 16, 17, 40, 64, 65, 100)
 
 
-def data_of(sizes: tuple[int, ...] = SIZES, features: int = 64, seed: int = 0) -> FederatedData:
+def data_of(sizes=SIZES, features=64, seed=0):
     rng = np.random.default_rng(seed)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     inputs = rng.random((offsets[-1], features), dtype=np.float32)
     return FederatedData(inputs, rng.integers(0, 10, offsets[-1]), offsets)
 
 
-def torch_kernel(task: str) -> Kernel:
+def torch_kernel(task):
     """Return the kernel on `torch.func`, which `kernel_of` uses only for networks without another one."""
-    made: Any = tasks.create(task)
+    made = tasks.create(task)
     return Torch(made.layers, made.initial_arrays, memory=1 << 28)
 
 
-KERNELS: dict[str, tuple[Kernel, str]] = {
+KERNELS = {
     "softmax": (Softmax(64, 10), "digits"),
     "mlp": (MLP((64, 32, 10)), "digits-mlp"),
     "torch": (torch_kernel("digits-mlp"), "digits-mlp"),
 }
 
 
-def start(kernel: Kernel) -> dict[str, Any]:
+def start(kernel):
     rng = np.random.default_rng(7)
     return {
         name: array + 0.03 * rng.standard_normal(array.shape, dtype=np.float32)
@@ -49,7 +46,7 @@ def start(kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def digits(num_clients: int, seed: int) -> FederatedData:
+def digits(num_clients, seed):
     task = tasks.create("digits")
     parts = [task.client_data(m, num_clients, seed) for m in range(num_clients)]
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
@@ -57,7 +54,7 @@ def digits(num_clients: int, seed: int) -> FederatedData:
     return FederatedData(inputs, labels, offsets)
 
 
-def simulator_of(data: FederatedData | None = None, **options: Any) -> Simulator:
+def simulator_of(data=None, **options):
     return Simulator(
         data or data_of(), options.pop("kernel", Softmax(64, 10)), **{
             "selector": "adaptive-osmd", "clients_per_round": 3, "num_rounds": 20, "learning_rate": 0.1,
@@ -70,16 +67,18 @@ TRAINING = {"learning_rate": 0.5, "batch_size": 16, "local_steps": 5}
 
 
 def run_of_apps(
-    selector: str,
-    clients: int,
-    rounds: int,
+    selector,
+    clients,
+    rounds,
     *,
-    grid: Mapping[str, Any] = {},
-    partition: str = "skewed",
-    **options: Any,
-) -> tuple[SelectionStrategy, dict[str, Any], list[RoundRecord]]:
+    grid=None,
+    partition="skewed",
+    **options,
+):
     """Run the strategy over the ClientApp, on digits; return it, the last model, and the records."""
-    records: list[RoundRecord] = []
+    if grid is None:
+        grid = {}
+    records = []
     config = {**DEFAULTS, "num-clients": clients, "seed": 5, "partition": partition}
     nodes = ({"partition-id": m, "num-partitions": clients} for m in range(clients))
     strategy = SelectionStrategy(
@@ -97,7 +96,7 @@ def run_of_apps(
     return strategy, {name: array.numpy() for name, array in result.arrays.items()}, records
 
 
-def like_the_apps(selector: str, data: int | FederatedData, rounds: int, **options: Any) -> Simulator:
+def like_the_apps(selector, data, rounds, **options):
     """Return the simulator of the federation that `run_of_apps` trains."""
     held = digits(data, 5) if isinstance(data, int) else data
     options = {"clients_per_round": 3, "num_rounds": rounds, "seed": 5, **TRAINING, **options}

@@ -1,7 +1,5 @@
 """The SuperLink's state in a database of its own."""
 
-from pathlib import Path
-
 from flwr.superlink.federation import NoOpFederationManager
 
 from deploy.fleet import factories
@@ -9,7 +7,7 @@ from deploy.fleet.duties.duties import Duties
 from deploy.fleet.state import CohortLinkState
 
 
-def made(database: Path, duties: Duties | None = None) -> CohortLinkState:
+def made(database, duties=None):
     """Return this project's state in a new database."""
     states = factories.make(str(database), NoOpFederationManager(), duties or Duties())
     state = states.state()

@@ -2,23 +2,19 @@
 
 import pickle
 import random
-from collections.abc import Callable
 from io import BytesIO
 from math import inf, nan
-from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from strategies.clients.reports import Report
 
-from .toy_grid import Node
-
-EXPLODED: list[str] = []
+EXPLODED = []
 """What was unpickled; nothing ever is."""
 CLEAR, CLIPBOARD = "\x1b[2J", "\x1b]52;c;cm0gLXJmIH4=\x07"
 NO_HANDLER = "No query function registered with name 'status'"
-NUMBERS: list[Any] = [
+NUMBERS = [
     *(0, 1, -1, 3, 7, 2**31, 2**63 - 1, -(2**63), 10**30, 10**400),
     *(
         0.0,
@@ -77,17 +73,17 @@ NAMES = [
 
 
 class Bomb:
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return EXPLODED.append, ("a client's pickle was loaded",)
 
 
-def pickled() -> bytes:
+def pickled():
     file = BytesIO()
     np.save(file, np.array([Bomb()], dtype=object), allow_pickle=True)
     return file.getvalue()
 
 
-def npy(header: str, data: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
+def npy(header, data=b"", version=b"\x01\x00"):
     """Return a .npy file with any header."""
     text = header.encode("latin-1", "replace") + b"\n"
     return b"\x93NUMPY" + version + len(text).to_bytes(2 if version[0] == 1 else 4, "little") + text + data
@@ -96,13 +92,13 @@ def npy(header: str, data: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
 class Stranger:
     """A client of a federation whose model is ``w``, (2,) float32; every answer is drawn anew."""
 
-    def __init__(self, seed: int, trains: bool = True) -> None:
+    def __init__(self, seed, trains=True):
         self.random = random.Random(seed)
         self.trains = trains  # half of the time with a usable update
         self.answers = 0
-        self._earlier: list[Message] = []
+        self._earlier = []
 
-    def __call__(self, message: Message) -> list[Message] | Message | None:
+    def __call__(self, message):
         self.answers += 1
         r = self.random
         self._earlier = [*self._earlier[-3:], message]
@@ -124,12 +120,12 @@ class Stranger:
             return reply
         return self._reply(message)
 
-    def _error(self, message: Message) -> Message:
+    def _error(self, message):
         reasons = [None, NO_HANDLER, f"{CLEAR}{CLIPBOARD}", "x" * 100_000, *TEXTS]
         code = self.random.choice([0, 1, 2, 2, 2, 5, -1, 2**31])
         return Message(Error(code, self.random.choice(reasons)), reply_to=message)
 
-    def _reply(self, message: Message) -> Message:
+    def _reply(self, message):
         r = self.random
         content = RecordDict()
         for _ in range(r.randrange(4)):
@@ -144,30 +140,30 @@ class Stranger:
                 content[f"{r.choice(['arrays', 'a', CLEAR])}{len(content)}"] = self._arrays()
         return Message(content, reply_to=message)
 
-    def _text(self) -> str:
+    def _text(self):
         return self.random.choice(TEXTS)
 
-    def _number(self) -> Any:
+    def _number(self):
         return self.random.choice(NUMBERS)
 
-    def _metrics(self) -> MetricRecord:
+    def _metrics(self):
         r, record = self.random, MetricRecord()
         for _ in range(r.randrange(6)):
             many = [float(r.choice([0.5, nan, inf, 1e308])) for _ in range(r.randrange(4))]
             record[r.choice(NAMES)] = many if r.random() < 0.2 else self._number()
         return record
 
-    def _config(self) -> ConfigRecord:
+    def _config(self):
         r, record = self.random, ConfigRecord()
         for _ in range(r.randrange(6)):
-            values: list[Callable[[], Any]] = [
+            values = [
                 self._number, self._text, self._text, lambda: b"\x1b[2J", lambda: True, lambda: False,
                 lambda: [self._text()], lambda: [1.0, 2.0], lambda: [],
             ]  # fmt: skip
             record[r.choice(NAMES)] = r.choice(values)()
         return record
 
-    def _arrays(self) -> ArrayRecord:
+    def _arrays(self):
         r, record = self.random, ArrayRecord()
         if r.random() < 0.4:
             record["w"] = Array(np.array([r.uniform(-2, 2), r.uniform(-2, 2)], np.float32))
@@ -176,7 +172,7 @@ class Stranger:
             record[r.choice(["w", "w", "w", "v", CLEAR, "x" * 1000])] = self._array()
         return record
 
-    def _array(self) -> Array:
+    def _array(self):
         r = self.random
         if r.random() < 0.5:
             shape = r.choice([(2,), (2,), (2,), (), (0,), (1,), (3,), (2, 1), (1, 2), (2, 2, 2)])
@@ -206,10 +202,10 @@ class Stranger:
         return Array(r.choice(["float32", "O", CLEAR]), r.choice([(2,), (10**9,), (-1,)]), stype, data)
 
 
-def honest(number: int, group: str | int | None = None) -> Node:
+def honest(number, group=None):
     """A client that answers every question of every selector, and moves the model towards its number."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         content = RecordDict()
         report = {"num-examples": 10.0, "train-loss": 1.0 + number, "loss": 1.0 + number, "num-steps": 1}
         kind = message.metadata.message_type
@@ -220,7 +216,7 @@ def honest(number: int, group: str | int | None = None) -> Node:
         else:
             content["m"] = MetricRecord({**report, "gradient-variance": 0.5})
         if kind == "query.status":
-            identity: dict[str, Any] = {"client-id": f"honest-{number}"}
+            identity = {"client-id": f"honest-{number}"}
             content["c"] = ConfigRecord(identity | ({} if group is None else {"group": group}))
         if kind == "train":
             w = message.content.array_records["arrays"]["w"].numpy()

@@ -5,16 +5,13 @@ import shutil
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from deploy.tls import certificates
 
 
-def is_closed(client: socket.socket, seconds: float) -> bool:
+def is_closed(client, seconds):
     """Return whether the other end closes a connection within these seconds; what it sends is ignored."""
     client.settimeout(seconds)
     try:
@@ -30,19 +27,19 @@ def is_closed(client: socket.socket, seconds: float) -> bool:
 class Handshakes:
     """A server on a port of this machine that ends each connection after the handshake."""
 
-    def __init__(self, files: certificates.Certificates) -> None:
+    def __init__(self, files):
         self.show(files)
         self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._socket.getsockname()[1]
+        self.port = self._socket.getsockname()[1]
         threading.Thread(target=self._serve, daemon=True).start()
 
-    def show(self, files: certificates.Certificates) -> None:
+    def show(self, files):
         """Use this certificate from the next handshake on."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # a context must not change during a handshake
         context.load_cert_chain(files.certificate, files.key)
         self._context = context
 
-    def _serve(self) -> None:
+    def _serve(self):
         while True:
             try:
                 connection, _ = self._socket.accept()
@@ -53,13 +50,13 @@ class Handshakes:
             except OSError:
                 connection.close()
 
-    def close(self) -> None:
+    def close(self):
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
 @contextlib.contextmanager
-def tls_server(files: certificates.Certificates) -> Iterator[Handshakes]:
+def tls_server(files):
     server = Handshakes(files)
     try:
         yield server
@@ -67,7 +64,7 @@ def tls_server(files: certificates.Certificates) -> Iterator[Handshakes]:
         server.close()
 
 
-def written(folder: Path, first: timedelta, last: timedelta, whose: str) -> certificates.Certificates:
+def written(folder, first, last, whose):
     """Write an authority's and a server's certificate; one of them is valid from now + first to now + last.
 
     ``whose`` is "server" or "authority".

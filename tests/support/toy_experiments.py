@@ -4,15 +4,13 @@ import os
 import signal
 import time
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from benchmarks.experiments.report import Curve, Experiment, Outcome
 
 
-def toy(seed: int, folder: Path, quick: bool = False) -> Outcome:
+def toy(seed, folder, quick=False):
     """Log the seed; fail, get killed or wait if the folder has the file for it."""
     with (folder / "log").open("a") as log:
         log.write(f"{seed}{'q' if quick else ''}\n")
@@ -26,14 +24,14 @@ def toy(seed: int, folder: Path, quick: bool = False) -> Outcome:
     return Outcome({("md", "loss"): 1 / (3 + seed)}, {"a panel": {"md": Curve(x, x + seed)}})
 
 
-def seeds_run(folder: Path) -> list[str]:
+def seeds_run(folder):
     """Return the seeds that have run, sorted; quick ones end in q."""
     return sorted((folder / "log").read_text().split())
 
 
-def toy_with_data(seed: int, data: Path, folder: Path) -> Outcome:
+def toy_with_data(seed, data, folder):
     return toy(seed + int(data.read_text()), folder)
 
 
-def experiment(folder: Path, **settings: Any) -> Experiment:
+def experiment(folder, **settings):
     return Experiment("toy", partial(toy, folder=folder), **settings)

@@ -1,9 +1,6 @@
 """The in-process grid with nodes that a test writes as functions, and may replace at any time."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
-
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, RecordDict
 
 from simulation.grid import Handler, InProcessGrid, _Node
 
@@ -16,13 +13,13 @@ class ToyGrid(InProcessGrid):
     Node ids may be any, also that of the SuperLink.
     """
 
-    def __init__(self, nodes: Mapping[int, Node], names: Mapping[int, str] | None = None) -> None:
+    def __init__(self, nodes, names=None):
         super().__init__()
         self.nodes = dict(nodes)
         self.names = dict(names or {})
-        self.sent: list[Message] = []
+        self.sent = []
 
-    def _read_nodes(self) -> None:
+    def _read_nodes(self):
         for node_id in self._nodes.keys() - self.nodes.keys():
             self.remove_node(node_id)
         self._nodes = {
@@ -30,25 +27,23 @@ class ToyGrid(InProcessGrid):
             for node_id, handler in self.nodes.items()
         }
 
-    def get_node_ids(self) -> list[int]:
+    def get_node_ids(self):
         self._read_nodes()
         return super().get_node_ids()
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+    def push_messages(self, messages):
         self._read_nodes()
         messages = list(messages)
         ids = super().push_messages(messages)
         self.sent += messages
         return ids
 
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+    def pull_messages(self, message_ids):
         self._read_nodes()
         return super().pull_messages(message_ids)
 
 
-def node_of(
-    app: Callable[[Message, Context], Message], node_config: dict[str, Any], run_config: dict[str, Any]
-) -> Node:
+def node_of(app, node_config, run_config):
     """Return a node that runs a ClientApp."""
     context = Context(1, 1, node_config, RecordDict(), run_config)
     return lambda message: app(message, context)

@@ -1,7 +1,5 @@
 """A Debian for arm64 on a machine with another processor. Its programs run under emulation."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -21,7 +19,7 @@ exec chroot "$0" "$@"
 """
 
 
-def why_not() -> str | None:
+def why_not():
     """Return why no program of the userland can run, None if programs can."""
     if os.geteuid() != 0:
         return "needs root, to mount folders and to change the root folder"
@@ -39,11 +37,11 @@ class Userland:
         The root folder of the Debian.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.source = folder / "opt" / "cohort"
 
-    def command(self, *words: str) -> list[str]:
+    def command(self, *words):
         """Return the command that runs a program of the userland. Its process id is that of the program."""
         kept = [
             f"{name}={value}"
@@ -55,7 +53,7 @@ class Userland:
         enter = ["unshare", "--mount", "sh", "-c", _ENTER, str(self.folder)]
         return [*enter, "/usr/bin/env", "-i", *kept, *changed, *words]
 
-    def shell(self, script: str) -> str:
+    def shell(self, script):
         """Run a script in `/opt/cohort` and return its output."""
         done = subprocess.run(
             self.command("sh", "-c", f"cd /opt/cohort && {script}"),
@@ -68,7 +66,7 @@ class Userland:
         assert done.returncode == 0, f"{script}\n{done.stdout}"
         return done.stdout
 
-    def install(self) -> None:
+    def install(self):
         """Install this repository with the commands of docs/devices.md, unless that was done.
 
         An earlier environment is updated.
@@ -91,7 +89,7 @@ class Userland:
         self.shell(install.replace("sudo ", ""))
         stamp.write_text(state)
 
-    def install_torch(self) -> None:
+    def install_torch(self):
         """Install the version of torch that docs/devices.md names, unless that was done.
 
         A program of this machine unpacks the wheels. Under emulation, pip takes minutes.
@@ -108,5 +106,5 @@ class Userland:
         assert done.returncode == 0, done.stderr
 
 
-def _guide() -> str:
+def _guide():
     return (ROOT / "docs" / "devices.md").read_text()

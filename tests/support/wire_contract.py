@@ -4,9 +4,7 @@
 those of Flower 1.39.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -16,12 +14,12 @@ from deploy.fleet import wire
 RECORDED = Path(__file__).with_name("wire_of_1.39.txt")
 
 
-def lines() -> list[str]:
+def lines():
     """Return a line for each method, for each field of a message that a method sends, and for each object.
 
     The objects are those of a message's content. An object's name is a hash of its bytes.
     """
-    found: dict[str, list[str]] = {}
+    found = {}
     for each in wire.METHODS.values():
         names = (each.request.DESCRIPTOR.full_name, each.response.DESCRIPTOR.full_name)
         found[each.path] = [f"{each.path} {names[0]} {names[1]}"]
@@ -30,7 +28,7 @@ def lines() -> list[str]:
     return [line for name in sorted(found) for line in found[name]] + [*_objects(_content())]
 
 
-def _add(message: Any, found: dict[str, list[str]]) -> None:
+def _add(message, found):
     if message.full_name in found:
         return
     fields = sorted(message.fields, key=lambda field: field.number)
@@ -40,7 +38,7 @@ def _add(message: Any, found: dict[str, list[str]]) -> None:
             _add(field.message_type, found)
 
 
-def _described(field: Any) -> Iterator[str]:
+def _described(field):
     """Yield the number, the name and the type of a field, and whether it is repeated."""
     yield str(field.number)
     yield field.name
@@ -50,14 +48,14 @@ def _described(field: Any) -> Iterator[str]:
         yield "repeated"
 
 
-def _content() -> RecordDict:
+def _content():
     arrays = ArrayRecord([np.arange(3, dtype=np.float32), np.eye(2)])
     metrics = MetricRecord({"loss": 0.5, "steps": 3, "per-class": [0.25, 0.75]})
     config = ConfigRecord({"name": "a", "yes": True, "bytes": b"x", "many": [1, -2]})
     return RecordDict({"arrays": arrays, "metrics": metrics, "config": config})
 
 
-def _objects(each: Any) -> Iterator[str]:
+def _objects(each):
     yield f"{type(each).__name__} {each.object_id}"
     for child in (each.children or {}).values():
         yield from _objects(child)

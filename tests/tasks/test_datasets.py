@@ -2,12 +2,9 @@ import gzip
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import tasks
 from tasks import datasets
@@ -16,11 +13,11 @@ from tasks.federated_data import Dataset, FederatedData, federate
 pytestmark = pytest.mark.usefixtures("nothing_known")
 
 
-def images(shape: tuple[int, ...], n: int = 30, seed: int = 0) -> NDArray[np.uint8]:
+def images(shape, n=30, seed=0):
     return np.random.default_rng(seed).integers(256, size=(n, *shape), dtype=np.uint8)
 
 
-def arrays(shape: tuple[int, ...] = (28, 28), num_classes: int = 10) -> dict[str, NDArray[Any]]:
+def arrays(shape=(28, 28), num_classes=10):
     return {
         "x_train": images(shape),
         "y_train": (np.arange(30) % num_classes).astype(np.uint8),
@@ -29,13 +26,13 @@ def arrays(shape: tuple[int, ...] = (28, 28), num_classes: int = 10) -> dict[str
     }
 
 
-def written(path: Path, **content: Any) -> Path:
+def written(path, **content):
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(path, **content)
     return path
 
 
-def check_same_samples(saved: datasets.Halves, original: datasets.Halves) -> None:
+def check_same_samples(saved, original):
     for mine, theirs in zip(saved, original, strict=True):
         assert np.array_equal(mine.take(slice(None)).inputs, theirs.take(slice(None)).inputs)
         assert np.array_equal(mine.labels, theirs.labels)
@@ -43,16 +40,14 @@ def check_same_samples(saved: datasets.Halves, original: datasets.Halves) -> Non
     assert np.array_equal(saved.train.users, original.train.users)
 
 
-def test_a_file_a_folder_and_the_environment_name_the_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_a_folder_and_the_environment_name_the_data(tmp_path, monkeypatch):
     content = arrays()
     file = written(tmp_path / "kmnist.npz", **content)
     monkeypatch.setenv(datasets.VARIABLE, str(tmp_path))
     for data_dir in (str(file), str(tmp_path), ""):
         halves = datasets.load("kmnist", data_dir)
         for half in ("train", "test"):
-            samples: datasets.Samples = getattr(halves, half)
+            samples = getattr(halves, half)
             everything = samples.take(slice(None))
             expected = content[f"x_{half}"].reshape(-1, 784)
             assert everything.inputs.dtype == np.float32
@@ -64,7 +59,7 @@ def test_a_file_a_folder_and_the_environment_name_the_data(
             assert np.array_equal(few.labels, everything.labels[[3, 1]])
 
 
-def test_a_data_set_is_read_once_a_process_and_stays_bytes(tmp_path: Path) -> None:
+def test_a_data_set_is_read_once_a_process_and_stays_bytes(tmp_path):
     written(tmp_path / "mnist.npz", **arrays())
     halves = datasets.load("mnist", str(tmp_path))
     (tmp_path / "mnist.npz").unlink()
@@ -73,7 +68,7 @@ def test_a_data_set_is_read_once_a_process_and_stays_bytes(tmp_path: Path) -> No
     assert halves.train._pixels.dtype == np.uint8
 
 
-def test_colours_may_come_first_last_or_flat(tmp_path: Path) -> None:
+def test_colours_may_come_first_last_or_flat(tmp_path):
     content = arrays((3, 32, 32))
     expected = content["x_train"].reshape(30, -1).astype(np.float32) / np.float32(255)
     forms = {
@@ -87,11 +82,11 @@ def test_colours_may_come_first_last_or_flat(tmp_path: Path) -> None:
         assert np.array_equal(datasets.load("cifar10", str(file)).train.take(slice(None)).inputs, expected)
 
 
-def idx(array: NDArray[np.uint8]) -> bytes:
+def idx(array):
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
 
-def test_files_in_mnists_own_format_are_read_compressed_or_not(tmp_path: Path) -> None:
+def test_files_in_mnists_own_format_are_read_compressed_or_not(tmp_path):
     content = arrays()
     folder = tmp_path / "fashion-mnist"
     folder.mkdir()
@@ -128,9 +123,7 @@ def test_files_in_mnists_own_format_are_read_compressed_or_not(tmp_path: Path) -
         ({"users_test": np.arange(4)}, r"users_test is \(4,\): must be \(12,\)$"),
     ],
 )
-def test_a_file_that_holds_something_else_is_refused(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_a_file_that_holds_something_else_is_refused(tmp_path, change, message):
     content = {key: value for key, value in (arrays() | change).items() if value is not None}
     written(tmp_path / "mnist.npz", **content)
     with pytest.raises(ValueError, match=f"^data-dir: .*{message}"):
@@ -138,7 +131,7 @@ def test_a_file_that_holds_something_else_is_refused(
 
 
 @pytest.mark.parametrize("kept", [0.3, 0.9])
-def test_a_damaged_file_is_refused(tmp_path: Path, kept: float) -> None:
+def test_a_damaged_file_is_refused(tmp_path, kept):
     path = written(tmp_path / "mnist.npz", **arrays())
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept * len(whole))])
@@ -146,7 +139,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, kept: float) -> None:
         datasets.load("mnist", str(tmp_path))
 
 
-def test_a_place_without_the_data_is_refused(tmp_path: Path) -> None:
+def test_a_place_without_the_data_is_refused(tmp_path):
     nowhere = str(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=f"^data-dir = '{nowhere}': there is no such file or folder$"):
         datasets.load("mnist", nowhere)
@@ -160,14 +153,14 @@ def test_a_place_without_the_data_is_refused(tmp_path: Path) -> None:
         datasets.load("letters")
 
 
-def test_mnist_is_not_mistaken_for_a_variant(tmp_path: Path) -> None:
+def test_mnist_is_not_mistaken_for_a_variant(tmp_path):
     """All three have the same shapes, so nothing else would notice."""
     file = written(tmp_path / "mnist.npz", **arrays())
     with pytest.raises(ValueError, match=f"^data-dir = '{file}': holds mnist, not kmnist; name its folder"):
         datasets.load("kmnist", str(file))
 
 
-def test_without_flower_datasets_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_flower_datasets_the_message_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     message = (
         r"^data set = 'cifar10' needs flwr-datasets: pip install 'cohort-app\[data\]'; "
@@ -178,7 +171,7 @@ def test_without_flower_datasets_the_message_says_what_to_do(monkeypatch: pytest
     assert missing.value.name == "flwr-datasets"
 
 
-def test_without_scikit_learn_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_learn_the_message_says_what_to_do(monkeypatch):
     monkeypatch.setattr(datasets.digits, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"^task = 'digits' needs scikit-learn: pip") as missing:
         datasets.load("digits")
@@ -188,7 +181,7 @@ def test_without_scikit_learn_the_message_says_what_to_do(monkeypatch: pytest.Mo
 # Tables as the Hugging Face Hub has them, made here, and read through Flower Datasets.
 
 
-def hub_table(name: str, n: int, seed: int) -> tuple[Any, NDArray[np.uint8]]:
+def hub_table(name, n, seed):
     """Return a small table with a data set's columns, and its images (n, height, width, 3 or 1)."""
     theirs, pil = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
     description = datasets.DESCRIPTIONS[name]
@@ -197,7 +190,7 @@ def hub_table(name: str, n: int, seed: int) -> tuple[Any, NDArray[np.uint8]]:
     pixels = images((*size, channels), n, seed)
     labels = np.arange(n) % description.num_classes
     mode = theirs.Image()
-    columns: dict[str, tuple[Any, Any]] = {
+    columns = {
         "mnist": {"image": mode, "label": theirs.ClassLabel(num_classes=10)},
         "cifar10": {"img": mode, "label": theirs.ClassLabel(num_classes=10)},
         "femnist": {
@@ -221,7 +214,7 @@ def hub_table(name: str, n: int, seed: int) -> tuple[Any, NDArray[np.uint8]]:
     return theirs.Dataset.from_dict(table, features=theirs.Features(columns)), pixels
 
 
-def hub_folder(folder: Path, name: str, halves: tuple[str, ...] = ("train", "test")) -> NDArray[np.uint8]:
+def hub_folder(folder, name, halves=("train", "test")):
     """Write a copy of a data set's repository; return the training images."""
     (folder / name).mkdir(parents=True)
     for half in reversed(halves):
@@ -231,9 +224,7 @@ def hub_folder(folder: Path, name: str, halves: tuple[str, ...] = ("train", "tes
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_flower_datasets_tables_become_the_same_samples(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flower_datasets_tables_become_the_same_samples(name, tmp_path, monkeypatch):
     pytest.importorskip("flwr_datasets")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     pixels = hub_folder(tmp_path, name)
@@ -246,9 +237,7 @@ def test_flower_datasets_tables_become_the_same_samples(
     assert got.labels.tolist() == [7, 2, 9]
 
 
-def test_femnist_is_held_out_in_part_and_knows_its_writers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_femnist_is_held_out_in_part_and_knows_its_writers(tmp_path, monkeypatch):
     pytest.importorskip("flwr_datasets")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     pixels = hub_folder(tmp_path, "femnist", ("train",))
@@ -263,7 +252,7 @@ def test_femnist_is_held_out_in_part_and_knows_its_writers(
         assert np.array_equal(half.take(slice(None)).inputs, expected)
 
 
-def test_celeba_is_scaled_and_asks_who_smiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_celeba_is_scaled_and_asks_who_smiles(tmp_path, monkeypatch):
     pytest.importorskip("flwr_datasets")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     hub_folder(tmp_path, "celeba", ("train", "valid", "test"))
@@ -276,20 +265,20 @@ def test_celeba_is_scaled_and_asks_who_smiles(tmp_path: Path, monkeypatch: pytes
     assert train.users.tolist() == [i % 5 for i in range(40)]
 
 
-def test_a_table_without_the_columns_is_refused() -> None:
+def test_a_table_without_the_columns_is_refused():
     table, _ = hub_table("mnist", 5, 0)
     with pytest.raises(ValueError, match=r"^uoft-cs/cifar10 has no column img$"):
         datasets.FromHub(table, datasets.DESCRIPTIONS["cifar10"])
 
 
-def test_a_failed_download_names_the_alternative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_names_the_alternative(tmp_path, monkeypatch):
     pytest.importorskip("flwr_datasets")
     (tmp_path / "mnist").mkdir()
     with pytest.raises(ValueError, match=r"^data-dir = '.*/mnist': mnist cannot be read from .*put"):
         datasets.load("mnist", str(tmp_path))
 
 
-def test_a_saved_data_set_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_data_set_reads_the_same(tmp_path, monkeypatch):
     pytest.importorskip("flwr_datasets")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     hub_folder(tmp_path, "femnist", ("train",))
@@ -303,7 +292,7 @@ def test_a_saved_data_set_reads_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     check_same_samples(saved, original)
 
 
-def test_the_saving_command_names_wrong_arguments() -> None:
+def test_the_saving_command_names_wrong_arguments():
     command = [sys.executable, "-m", "tasks.datasets"]
     for arguments, message in (
         ([], "usage: python -m tasks.datasets NAME FILE.npz [SOURCE]\n"),
@@ -320,7 +309,7 @@ def test_the_saving_command_names_wrong_arguments() -> None:
 DATA = Dataset(np.arange(24, dtype=np.float32).reshape(12, 2), np.arange(12))
 
 
-def test_the_arrays_hold_client_after_client() -> None:
+def test_the_arrays_hold_client_after_client():
     parts = [np.array([7, 2]), np.array([], dtype=np.int64), np.array([0, 11, 5])]
     data = federate(DATA, parts, groups=np.array([1, 0, 1]))
     assert data.num_clients == 3
@@ -336,7 +325,7 @@ def test_the_arrays_hold_client_after_client() -> None:
     assert DATA.inputs[7, 0] == 14  # the source is not changed
 
 
-def test_there_is_no_client_beyond_the_last() -> None:
+def test_there_is_no_client_beyond_the_last():
     data = federate(DATA, [np.array([1]), np.array([2])])
     assert data.groups is None
     for m in (-1, 2):
@@ -344,7 +333,7 @@ def test_there_is_no_client_beyond_the_last() -> None:
             data.client(m)
 
 
-def test_a_federation_without_clients_is_refused() -> None:
+def test_a_federation_without_clients_is_refused():
     with pytest.raises(ValueError, match=r"^parts = \[\]: there must be at least one client$"):
         federate(DATA, [])
     with pytest.raises(ValueError, match=r"^groups of shape \(3,\): must be \(2,\), one per client$"):
@@ -352,7 +341,7 @@ def test_a_federation_without_clients_is_refused() -> None:
 
 
 @pytest.mark.parametrize("partition", ["skewed", "dirichlet:0.5", "groups:5"])
-def test_a_task_gives_each_client_what_the_arrays_hold(partition: str) -> None:
+def test_a_task_gives_each_client_what_the_arrays_hold(partition):
     task = tasks.create("digits", partition=partition)
     data = task.federated_data(12, 3)
     assert isinstance(data, FederatedData)
@@ -365,7 +354,7 @@ def test_a_task_gives_each_client_what_the_arrays_hold(partition: str) -> None:
         assert group is None if data.groups is None else group == data.groups[m]
 
 
-def test_a_thousand_clients_are_read_in_a_moment(tmp_path: Path) -> None:
+def test_a_thousand_clients_are_read_in_a_moment(tmp_path):
     """The file is read once, the partition is computed once, and a client copies only its own samples."""
     random = np.random.default_rng(0)
     content = arrays() | {

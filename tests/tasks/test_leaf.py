@@ -1,8 +1,6 @@
 """Texts in LEAF's JSON form: the files, the tasks Shakespeare and Sent140, and refused files."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,17 +15,17 @@ VECTORS = {"good": 1.0, "bad": -1.0, "day": 0.25, "!": 0.5}
 pytestmark = pytest.mark.usefixtures("nothing_known")
 
 
-def lines(first: int, count: int) -> dict[str, Any]:
+def lines(first, count):
     """Return some samples of Shakespeare, from a position of the play on."""
     starts = range(first, first + count)
     return {"x": [PLAY[i : i + 80] for i in starts], "y": [PLAY[i + 80] for i in starts]}
 
 
-def tweet(text: str) -> list[str]:
+def tweet(text):
     return ["1467810369", "Mon Apr 06 22:19:45 PDT 2009", "NO_QUERY", "somebody", text, "training"]
 
 
-def written(folder: Path, half: str, files: list[dict[str, Any]]) -> None:
+def written(folder, half, files):
     """Write a half of a data set, a file for each dict of users."""
     (folder / half).mkdir(parents=True)
     for number, users in enumerate(files):
@@ -36,18 +34,18 @@ def written(folder: Path, half: str, files: list[dict[str, Any]]) -> None:
         (folder / half / f"all_data_{number}.json").write_text(json.dumps(content))
 
 
-def shakespeare(folder: Path) -> Path:
+def shakespeare(folder):
     users = {"HAMLET": lines(0, 9), "HORATIO": lines(20, 4)}
     written(folder / "shakespeare", "train", [users, {"OPHELIA": lines(40, 6)}])
     written(folder / "shakespeare", "test", [{"HAMLET": lines(60, 3)}])
     return folder
 
 
-def glove(file: Path) -> None:
+def glove(file):
     file.write_text("".join(f"{word} {' '.join([str(value)] * 200)}\n" for word, value in VECTORS.items()))
 
 
-def sent140(folder: Path) -> Path:
+def sent140(folder):
     users = {
         "ann": {"x": [tweet("Good day!"), tweet("a BAD day"), tweet("good, good")], "y": [1, 0, 1]},
         "bob": {"x": ["nothing known", "bad"], "y": [4, 0]},
@@ -58,7 +56,7 @@ def sent140(folder: Path) -> Path:
     return folder
 
 
-def test_a_text_becomes_the_numbers_of_its_characters(tmp_path: Path) -> None:
+def test_a_text_becomes_the_numbers_of_its_characters(tmp_path):
     train, test = datasets.load("shakespeare", str(shakespeare(tmp_path)))
     assert (len(train.labels), len(test.labels)) == (19, 3)
     everything = train.take(slice(None))
@@ -74,7 +72,7 @@ def test_a_text_becomes_the_numbers_of_its_characters(tmp_path: Path) -> None:
     assert set(strange.tolist()) == {leaf.number_of(" ")} == {leaf.number_of("€"), leaf.number_of("~")}
 
 
-def test_a_tweet_is_the_mean_of_its_words_vectors(tmp_path: Path) -> None:
+def test_a_tweet_is_the_mean_of_its_words_vectors(tmp_path):
     train, test = datasets.load("sent140", str(sent140(tmp_path)))
     means = [(1 + 0.25 + 0.5) / 3, (-1 + 0.25) / 2, 1.0, 0.0, -1.0]
     assert np.allclose(train.take(slice(None)).inputs, np.repeat(means, 200).reshape(5, 200))
@@ -86,7 +84,7 @@ def test_a_tweet_is_the_mean_of_its_words_vectors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "make", "users"), [("shakespeare", shakespeare, 3), ("sent140", sent140, 2)]
 )
-def test_users_are_clients_and_a_task_learns(name: str, make: Any, users: int, tmp_path: Path) -> None:
+def test_users_are_clients_and_a_task_learns(name, make, users, tmp_path):
     task = tasks.create(name, partition="natural", data_dir=str(make(tmp_path)))
     sizes = task.federated_data(users, 1).sizes()
     assert sorted(sizes.tolist()) == {"shakespeare": [4, 6, 9], "sent140": [2, 3]}[name]
@@ -101,7 +99,7 @@ def test_users_are_clients_and_a_task_learns(name: str, make: Any, users: int, t
 
 
 @pytest.mark.parametrize(("name", "make"), [("shakespeare", shakespeare), ("sent140", sent140)])
-def test_a_saved_data_set_reads_the_same(name: str, make: Any, tmp_path: Path) -> None:
+def test_a_saved_data_set_reads_the_same(name, make, tmp_path):
     original = datasets.load(name, str(make(tmp_path)))
     datasets.save(name, tmp_path / "saved.npz", str(tmp_path))
     saved = datasets.load(name, str(tmp_path / "saved.npz"))
@@ -140,7 +138,7 @@ ONE = {"x": [PLAY[:80]], "y": ["a"]}
         ({"users": [], "user_data": {}}, r"train: holds no sample: must hold at least one$"),
     ],
 )
-def test_a_malformed_file_is_refused(content: Any, message: str, tmp_path: Path) -> None:
+def test_a_malformed_file_is_refused(content, message, tmp_path):
     folder = tmp_path / "shakespeare"
     written(folder, "test", [{"HAMLET": lines(60, 3)}])
     (folder / "train").mkdir()
@@ -158,14 +156,14 @@ def test_a_malformed_file_is_refused(content: Any, message: str, tmp_path: Path)
         ({"x": [["1", "2"]], "y": [1]}, r"\['x'\]\[0\] = \['1', '2'\]: must be a text, or a list whose"),
     ],
 )
-def test_a_malformed_tweet_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_malformed_tweet_is_refused(change, message, tmp_path):
     written(tmp_path / "sent140", "train", [{"A": change}])
     glove(tmp_path / "sent140" / "glove.6B.200d.txt")
     with pytest.raises(ValueError, match=f"^data-dir: .*{message}"):
         datasets.load("sent140", str(tmp_path))
 
 
-def test_word_vectors_of_another_form_are_refused(tmp_path: Path) -> None:
+def test_word_vectors_of_another_form_are_refused(tmp_path):
     file = sent140(tmp_path) / "sent140" / "glove.twitter.27B.200d.txt"
     file.write_text("the 1 2\ngood 0.5 0.25\n")
     with pytest.raises(ValueError, match=r"200d.txt, line 2: 'good 0.5 .*must be a word and 200 numbers$"):
@@ -183,7 +181,7 @@ def test_word_vectors_of_another_form_are_refused(tmp_path: Path) -> None:
         datasets.load("sent140", str(tmp_path))
 
 
-def test_arrays_that_are_no_characters_or_vectors_are_refused(tmp_path: Path) -> None:
+def test_arrays_that_are_no_characters_or_vectors_are_refused(tmp_path):
     labels = np.zeros(2, np.int64)
     for name, inputs, message in (
         ("shakespeare", np.full((2, 80), 80, np.uint8), "characters go up to 80: must be between 0 and 79"),
@@ -200,15 +198,13 @@ def test_arrays_that_are_no_characters_or_vectors_are_refused(tmp_path: Path) ->
             datasets.load(name, str(tmp_path / f"{name}.npz"))
 
 
-def test_sent140_has_no_download() -> None:
+def test_sent140_has_no_download():
     message = r"^data-dir = '': sent140 cannot be downloaded: put sent140.npz or LEAF's files sent140/train/"
     with pytest.raises(ValueError, match=message):
         datasets.load("sent140")
 
 
-def test_flower_datasets_table_of_shakespeare_becomes_the_same_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flower_datasets_table_of_shakespeare_becomes_the_same_texts(tmp_path, monkeypatch):
     pytest.importorskip("flwr_datasets")
     theirs = pytest.importorskip("datasets")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
@@ -226,7 +222,7 @@ def test_flower_datasets_table_of_shakespeare_becomes_the_same_texts(
     assert seen == set(samples["x"])
 
 
-def test_a_smaller_lstm_reads_the_end_of_a_text_only(tmp_path: Path) -> None:
+def test_a_smaller_lstm_reads_the_end_of_a_text_only(tmp_path):
     task = tasks.create(
         "shakespeare", partition="natural", data_dir=str(shakespeare(tmp_path)), hidden=5, depth=1, length=20
     )
@@ -241,7 +237,7 @@ def test_a_smaller_lstm_reads_the_end_of_a_text_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["hidden", "depth", "length"])
-def test_an_lstm_has_at_least_one_of_each(name: str) -> None:
-    arguments: dict[str, Any] = {name: 0}
+def test_an_lstm_has_at_least_one_of_each(name):
+    arguments = {name: 0}
     with pytest.raises(ValueError, match=f"^{name} = 0: must be a whole number >= 1$"):
         tasks.create("shakespeare", **arguments)

@@ -1,8 +1,6 @@
 """ResNet-18 on a few pictures: it is large, so each test takes few samples and steps."""
 
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,22 +11,17 @@ from simulation.kernels import Loop, Plan, kernel_of
 from simulation.kernels.torch_functional import Torch
 from tasks.federated_data import Dataset, federate
 from tasks.models.network import Network
+from tests.support.made_data import made
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> tasks.Task:
-    """Return the task on noise around a picture for each class."""
-    folder, random, content = tmp_path_factory.mktemp("cifar"), np.random.default_rng(0), {}
-    pictures = random.integers(256, size=(100, 3, 32, 32))
-    for half, n in (("train", 12), ("test", 4)):
-        labels = np.arange(n) % 4
-        noisy = 0.8 * pictures[labels] + 0.2 * random.integers(256, size=(n, 3, 32, 32))
-        content |= {f"x_{half}": noisy.astype(np.uint8), f"y_{half}": labels}
-    np.savez(folder / "cifar100.npz", **content)
+def task(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cifar")
+    made(folder, "cifar100", 12, 4, classes=4)
     return tasks.create("cifar100", partition="balanced", data_dir=str(folder))
 
 
-def test_it_is_resnet_18_with_group_norm(task: tasks.Task) -> None:
+def test_it_is_resnet_18_with_group_norm(task):
     """Convolutions of He et al. 2016, table 1, the first of 3 x 3; two numbers per channel of a norm."""
     assert isinstance(task, Network)
     arrays = task.initial_arrays(1)
@@ -47,10 +40,10 @@ def test_it_is_resnet_18_with_group_norm(task: tasks.Task) -> None:
 
 
 @pytest.mark.slow
-def test_it_learns_and_the_batched_simulation_trains_it_alike(task: tasks.Task) -> None:
+def test_it_learns_and_the_batched_simulation_trains_it_alike(task):
     data, arrays = task.federated_data(4, 1), task.initial_arrays(1)
     plan = Plan(3, 1, 0.005, batch_size=3, steps=3)
-    kernel: Any = kernel_of(task, "cpu")
+    kernel = kernel_of(task, "cpu")
     assert isinstance(kernel, Torch)
     clients = np.array([2])
     ours, theirs = kernel.train(arrays, data, clients, plan), Loop(task).train(arrays, data, clients, plan)
@@ -62,7 +55,7 @@ def test_it_learns_and_the_batched_simulation_trains_it_alike(task: tasks.Task) 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_trains_it_as_the_cpu_does_and_the_same_each_time(task: tasks.Task) -> None:
+def test_a_gpu_trains_it_as_the_cpu_does_and_the_same_each_time(task):
     data, arrays = task.federated_data(4, 1), task.initial_arrays(1)
     plan, clients = Plan(3, 1, 0.005, batch_size=3, steps=3), np.array([0, 2])
     cpu, gpu, again = (
@@ -80,24 +73,17 @@ def test_a_gpu_trains_it_as_the_cpu_does_and_the_same_each_time(task: tasks.Task
         np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
 
-def test_grey_images_of_another_size_fit() -> None:
+def test_grey_images_of_another_size_fit():
     from tasks.models.resnet import ResNet18
 
     network = ResNet18("mnist")
-    kernel: Any = kernel_of(network, "cpu")
+    kernel = kernel_of(network, "cpu")
     kernel.check(federate(Dataset(np.zeros((1, 784), np.float32), np.zeros(1, np.int64)), [np.array([0])]))
     assert network.initial_arrays(0)["1.weight"].shape == (64, 1, 3, 3)
 
 
-def test_data_without_images_are_refused() -> None:
+def test_data_without_images_are_refused():
     from tasks.models.resnet import ResNet18
 
     with pytest.raises(ValueError, match=r"^data set = 'sent140': must have images for ResNet-18$"):
         ResNet18("sent140")
-
-
-def test_the_data_name_their_file_when_they_are_malformed(tmp_path: Path) -> None:
-    images, labels = np.zeros((2, 32, 32, 3), np.uint8), np.array([3, 100])
-    np.savez(tmp_path / "cifar100.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
-    with pytest.raises(ValueError, match=r"cifar100.npz: labels are int64 \(2,\): .* between 0 and 99$"):
-        tasks.create("cifar100", data_dir=str(tmp_path)).test_data()

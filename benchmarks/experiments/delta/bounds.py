@@ -1,11 +1,8 @@
 """DELTA's bounds: of FedIS (Theorem D.1) and FedDELTA (Theorem 3.5), and their variance terms Φ and Φ̃.
 
-Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-sections 3.2 to 3.4 and appendix F. In the paper n of m clients train in a round of K local steps.
-F_i is the loss of client i, f the mean of all F_i, and x the model.
+In the paper n of m clients train in a round of K local steps. F_i is the loss of client i, f the mean of all
+F_i, and x the model. The bounds are those of min_t E||∇f(x_t)||² over T rounds (sections 3.2 to 3.4, F).
 """
-
-from __future__ import annotations
 
 from typing import NamedTuple
 
@@ -29,19 +26,13 @@ class Constants(NamedTuple):
         return 20 * self.steps * rate, 5 * rate + self.global_rate / self.selected
 
 
-def phi_tilde(
-    of: Constants,
-    p: Floats,  # (m,) Probabilities, > 0, with sum 1
-    # (m,) ζ_i = ||∇F_i - ∇f||, and σ_i², the variance of a gradient between mini-batches
-    diversities: Floats,
-    variances: Floats,
-    replacement: bool,  # whether clients are drawn with replacement
-) -> float:
+def phi_tilde(of: Constants, p: Floats, diversities: Floats, variances: Floats, replacement: bool) -> float:
     """Return Φ̃, the variance term of FedDELTA's bound: eq. 11 with replacement, eq. 10 without.
 
-    With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``. Without replacement, the terms with
-    α1 and with the summand 5 K L η_L of α2 have the factor 1/(mn) instead of 1/m². This makes Φ̃ larger,
-    although draws without replacement have less variance.
+    With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``, for probabilities p, ζ_i = ||∇F_i -
+    ∇f|| and the variances σ_i² of a gradient between mini-batches, all (m,). Without replacement, the terms
+    with α1 and with the summand 5 K L η_L of α2 have the factor 1/(mn) instead of 1/m², which makes Φ̃ larger
+    although such draws have less variance.
     """
     m = p.size
     pairs = m**2 if replacement else m * of.selected
@@ -71,19 +62,13 @@ def is_gain(norms: Floats) -> float:
     return float(norms.size * (norms**2).sum() / norms.sum() ** 2)
 
 
-def phi(
-    of: Constants,
-    # σ_G² and σ_L², bounds of ||∇F_i - ∇f||² and of the variance of a gradient between mini-batches.
-    # (Assumption 3 bounds ||∇F_i||² by (A² + 1) ||∇f||² + σ_G², which is another bound.)
-    spread: float,
-    noise: float,
-    num_clients: int,  # m
-    # V, the mean of ||ĝ_i/(m p_i) - mean ĝ||² over i drawn from p, for the sums ĝ_i of K gradients
-    variance: float,
-) -> float:
+def phi(of: Constants, spread: float, noise: float, num_clients: int, variance: float) -> float:
     """Return Φ, the variance term of FedIS' bound, times the constant c of Theorem D.1 (eq. 29).
 
-    Eq. 29 has the sum σ_L² + 4 K σ_G²; eq. 4 prints the square of this sum.
+    `spread` and `noise` are σ_G² and σ_L², bounds of ||∇F_i - ∇f||² and of the variance of a gradient between
+    mini-batches. (Assumption 3 bounds ||∇F_i||² by (A² + 1) ||∇f||² + σ_G², which is another bound.)
+    `variance` is V, the mean of ||ĝ_i/(m p_i) - mean ĝ||² over i drawn from p, for the sums ĝ_i of K
+    gradients. Eq. 29 has the sum σ_L² + 4 K σ_G²; eq. 4 prints the square of this sum.
     """
     size, local, steps = of.smoothness, of.local_rate, of.steps
     return (
@@ -97,21 +82,14 @@ def phi(
 
 
 def crude_variances(
-    of: Constants,
-    gradient: float,  # G², a bound of ||∇F_i||² and of the squared norm of every stochastic gradient
-    spread: float,  # σ_G² and A² of Assumption 3, ||∇F_i||² <= (A² + 1) ||∇f||² + σ_G²
-    slope: float,  # ||∇f||²
-    excess: float,
+    of: Constants, gradient: float, spread: float, slope: float, excess: float
 ) -> tuple[float, float]:
-    """Return the two bounds of V, the variance of one draw's sum of K gradients, under IS.
+    """Return two bounds of V under IS: K² G² (eqs. 39, 77), and K² σ_G² + K² (A² + 1) ||∇f||² (eq. 40).
 
-    ::
-
-        eqs. 39 and 77:  K² G²
-        eq. 40:          K² σ_G² + K² (A² + 1) ||∇f||²
-
-    Eq. 40 leaves out the noise of mini-batches: it applies Assumption 3, which bounds exact gradients, to
-    stochastic ones. Eqs. 39, 40 and 76 print the norm of a sum where the sum of the norms is meant.
+    `gradient` is G², which bounds the squared norm of every stochastic gradient, `slope` is ||∇f||² and
+    `excess` A². Eq. 40 leaves out the noise of mini-batches: it applies Assumption 3, which bounds exact
+    gradients, to stochastic ones. Eqs. 39, 40 and 76 print the norm of a sum where the sum of the norms is
+    meant.
     """
     squares = of.steps**2
     return squares * gradient, squares * (spread + (excess + 1) * slope)
@@ -152,24 +130,20 @@ def _allowed(of: Constants, c: float, small: bool) -> float:
     return c
 
 
-def is_bound(
-    of: Constants,
-    c: float,
-    rounds: int,
-    gap: float,  # f(x_0) - f*
-    variance_term: float,  # mean over the rounds of `phi`, or of `phi_tilde` for FedDELTA
-) -> float:
-    """Return gap/(c η η_L K T) + variance_term/c (Theorem D.1; eq. 28 prints no η, eq. 37 has it)."""
+def is_bound(of: Constants, c: float, rounds: int, gap: float, variance_term: float) -> float:
+    """Return gap/(c η η_L K T) + variance_term/c (Theorem D.1; eq. 28 prints no η, eq. 37 has it).
+
+    `gap` is f(x_0) - f*, and `variance_term` the mean over the rounds of `phi`, or of `phi_tilde` for
+    FedDELTA.
+    """
     return (gap / (of.global_rate * of.local_rate * of.steps * rounds) + variance_term) / c
 
 
 def delta_bound(of: Constants, c: float, rounds: int, gap: float, variance_term: float) -> float:
     """Return Theorem 3.5's bound: twice eq. 62 (see eq. 48), so the theorem's c is half of eq. 60's `c`.
 
-    The factor 2 is not needed. Eqs. 6, 8 and 44 print + χ², but E||∇f||² = E||∇f̃||² - χ² by eq. 21 (Lemma
-    C.2), so eq. 62 alone bounds the gradient. Here f̃ is the paper's surrogate objective, and χ² the gap
-    between the gradients of f̃ and f.
-
-    The parameters are those of `is_bound`.
+    The factor 2 is not needed. Eqs. 6, 8 and 44 print + χ², the gap between the gradients of the surrogate
+    objective f̃ and f, but E||∇f||² = E||∇f̃||² - χ² by eq. 21 (Lemma C.2), so eq. 62 alone bounds the
+    gradient.
     """
     return 2 * is_bound(of, c, rounds, gap, variance_term)

@@ -1,8 +1,4 @@
-"""Compares the bounds of the DELTA paper with measurements: variances on given updates, gradients of runs.
-
-Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-sections 3.2 to 3.4 and appendices D to F. `bounds` has the bounds, `synthetic` the updates.
-"""
+"""Compares the bounds of the DELTA paper with measurements: variances on given updates, gradients of runs."""
 
 import math
 from typing import NamedTuple
@@ -17,8 +13,8 @@ from strategies.numerics.arrays import Floats
 OF = bounds.Constants(smoothness=1.0, local_rate=0.01, global_rate=1.0, steps=5, selected=5)
 
 
-def run_bounds(seed: int, quick: bool = False) -> Outcome:
-    """Compare Φ, Φ̃ and the variances of uniform sampling, IS and DELTA. The quick form is the same."""
+def run_bounds(seed: int) -> Outcome:
+    """Compare Φ, Φ̃ and the variances of uniform sampling, IS and DELTA."""
     rng = np.random.default_rng(seed)
     cells: dict[Cell, float] = {}
     for row, g in updates_with_common_part(rng).items():
@@ -105,12 +101,8 @@ def descend(problem: Quadratics, method: str, num_rounds: int, rng: np.random.Ge
     return Descent(squares, variances, reciprocals, gradient)
 
 
-def run_theorems(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
-    """Train with each method, and compare the least squared gradient with the bounds.
-
-    If `quick`, train for a tenth of the rounds.
-    """
-    num_rounds = num_rounds // 10 if quick else num_rounds
+def run_theorems(seed: int, num_rounds: int = 2000) -> Outcome:
+    """Train with each method, and compare the least squared gradient with the bounds."""
     problem = make_quadratics(np.random.default_rng(seed))
     zeta, sigma = problem.diversities, problem.variances
     spread, noise = 2 * float((zeta**2).max()), float(sigma.max())
@@ -145,16 +137,8 @@ def run_theorems(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outc
 
 
 EXPERIMENTS = (
+    Experiment(name="delta-bounds", run=run_bounds),
     Experiment(
-        name="delta-bounds",
-        run=run_bounds,
-    ),
-    Experiment(
-        name="delta-theorems",
-        run=run_theorems,
-        digits=2,
-        x="round",
-        y="squared gradient of f",
-        log_y=True,
+        name="delta-theorems", run=run_theorems, digits=2, x="round", y="squared gradient of f", log_y=True
     ),
 )

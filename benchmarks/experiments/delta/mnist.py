@@ -1,37 +1,25 @@
-"""DELTA's experiments on MNIST: figures 2, 6, 7, 14(a) and 15, and tables 2 to 9.
-
-`training` names the paper, says what the paper's terms mean here, and has the selectors and the training.
-`other_data` has the tables and figures on other data and with larger networks.
-"""
-
-from __future__ import annotations
+"""DELTA's experiments on MNIST: figures 2, 6, 7, 14(a) and 15, and tables 2 to 9."""
 
 from dataclasses import replace
 from functools import partial
 
-from flwr.serverapp.strategy import FedAdagrad, FedAdam
-
-from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
-from benchmarks.experiments.delta.synthetic import Method
 from benchmarks.experiments.delta.training import (
     BASELINE,
     FULL_INFORMATION,
     METHODS,
     MOMENTUM,
     POWER_OF_CHOICE,
-    PROXIMAL,
-    Backbone,
     Federation,
+    LargeClustersSelector,
     run_figure,
     run_table,
+    with_backbones,
 )
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Experiment
 from simulation.kernels import MLP, Softmax
 
-FIGURE_7 = {
-    "Cluster-IS": Method("cluster-is"),
-    "Cluster-IS, large": Method(LargeClustersSelector.name),
-}
+FIGURE_7 = {"Cluster-IS": Method("cluster-is"), "Cluster-IS, large": Method(LargeClustersSelector.name)}
 
 FIGURE_2 = Federation(
     kernel=Softmax(),
@@ -57,16 +45,9 @@ TABLES = Federation(
     evaluate_every=5,
     threshold=85,
 )
-TABLE_3 = {
-    "plain": TABLES,
-    "momentum": replace(TABLES, backbone=MOMENTUM, threshold=91),
-    "proximal": replace(TABLES, backbone=PROXIMAL),
-}
-TABLE_5 = {"FedVARP": replace(TABLES, backbone=Backbone(variates="fedvarp"))}
-TABLE_6 = {
-    "Adagrad": replace(TABLES, backbone=Backbone(partial(FedAdagrad, eta=0.01)), threshold=86),
-    "Adam": replace(TABLES, backbone=Backbone(partial(FedAdam, eta=0.01)), threshold=88),
-}
+TABLE_3 = with_backbones(TABLES, plain=85, momentum=91, proximal=85)
+TABLE_5 = with_backbones(TABLES, FedVARP=85)
+TABLE_6 = with_backbones(TABLES, Adagrad=86, Adam=88)
 TABLE_9 = {
     f"α = {alpha:g}": replace(
         TABLES, partition=f"dirichlet-balanced:{alpha}", backbone=MOMENTUM, threshold=threshold
@@ -79,10 +60,7 @@ FIGURE_15 = {f"n = {n}": replace(TABLES, clients_per_round=n) for n in (5, 20)}
 _experiment = partial(Experiment, digits=2, y="test accuracy, %", data="mnist.npz")
 
 EXPERIMENTS = (
-    _experiment(
-        "delta-mnist",
-        partial(run_figure, federation=FIGURE_2, methods=METHODS | POWER_OF_CHOICE),
-    ),
+    _experiment("delta-mnist", partial(run_figure, federation=FIGURE_2, methods=METHODS | POWER_OF_CHOICE)),
     _experiment(
         "delta-mnist-full",
         partial(

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from flwr.serverapp.strategy import FedAdagrad, FedAdam
 
 import tasks
 from benchmarks.experiments.delta.training import (
@@ -31,11 +30,10 @@ from benchmarks.experiments.delta.training import (
     METHODS,
     MOMENTUM,
     POWER_OF_CHOICE,
-    PROXIMAL,
-    Backbone,
     Federation,
     run_figure,
     run_table,
+    with_backbones,
 )
 from benchmarks.experiments.report import Experiment, Outcome
 from simulation.kernels import Kernel, kernel_of
@@ -60,10 +58,7 @@ class OfUsers(Large):
     """A federation in which each client is a user, one of `num_clients` users drawn at random."""
 
     def data(self, images: datasets.Halves, seed: int) -> FederatedData:
-        """Give each client the training images of its user.
-
-        Raises ValueError if the data do not name the users, or name fewer than `num_clients`.
-        """
+        """Give each client the training images of its user. ValueError if the data name too few users."""
         users = images.train.users
         found = 0 if users is None else len(np.unique(users))
         if users is None or found < self.num_clients:
@@ -120,23 +115,6 @@ MNIST_CNN = replace(SHARED, kernel=partial(network, "mnist-cnn"), threshold=80, 
 """The setting of the paper's Table 2 for Fashion-MNIST, whose images have MNIST's shape."""
 CELEBA = replace(USERS, kernel=partial(network, "celeba"), threshold=85, common_threshold=80)
 
-BACKBONES = {
-    "plain": Backbone(),
-    "momentum": MOMENTUM,
-    "proximal": PROXIMAL,
-    "FedVARP": Backbone(variates="fedvarp"),
-    "Adagrad": Backbone(partial(FedAdagrad, eta=0.01)),
-    "Adam": Backbone(partial(FedAdam, eta=0.01)),
-}
-
-
-def _with_backbones(federation: Federation, **thresholds: float) -> dict[str, Federation]:
-    """Return name -> copy of the federation. `thresholds`: name of a backbone in `BACKBONES` -> threshold."""
-    return {
-        group: replace(federation, backbone=BACKBONES[group], threshold=threshold)
-        for group, threshold in thresholds.items()
-    }
-
 
 def _experiment(name: str, dataset: str, run: Callable[..., Outcome]) -> Experiment:
     return Experiment(
@@ -167,13 +145,13 @@ EXPERIMENTS = (
         data="mnist.npz",
         gpu=True,
     ),
-    _table(3, "fashion-mnist", _with_backbones(SHARED, plain=70, momentum=70, proximal=70)),
-    _table(3, "cifar10", _with_backbones(CIFAR, plain=54, momentum=65, proximal=65)),
-    _table(3, "femnist", _with_backbones(USERS, plain=70, momentum=80, proximal=80)),
-    _table(3, "celeba", _with_backbones(CELEBA, plain=85, momentum=85, proximal=85)),
-    _table(5, "fashion-mnist", _with_backbones(SHARED, FedVARP=73)),
-    _table(6, "femnist", _with_backbones(USERS, Adagrad=80, Adam=80)),
-    _table(6, "celeba", _with_backbones(replace(CELEBA, common_threshold=None), Adagrad=80, Adam=80)),
+    _table(3, "fashion-mnist", with_backbones(SHARED, plain=70, momentum=70, proximal=70)),
+    _table(3, "cifar10", with_backbones(CIFAR, plain=54, momentum=65, proximal=65)),
+    _table(3, "femnist", with_backbones(USERS, plain=70, momentum=80, proximal=80)),
+    _table(3, "celeba", with_backbones(CELEBA, plain=85, momentum=85, proximal=85)),
+    _table(5, "fashion-mnist", with_backbones(SHARED, FedVARP=73)),
+    _table(6, "femnist", with_backbones(USERS, Adagrad=80, Adam=80)),
+    _table(6, "celeba", with_backbones(replace(CELEBA, common_threshold=None), Adagrad=80, Adam=80)),
     _table(
         9,
         "cifar10",

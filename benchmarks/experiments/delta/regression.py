@@ -1,9 +1,7 @@
-"""DELTA's regression under gradient noise: figures 4 and 9 to 13.
+"""DELTA's regression under gradient noise: figures 4 and 9 to 13 (section 5, appendices G, H.2 and H.3).
 
-Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices G, H.2 and H.3. `synthetic` explains the names of the methods. The clients fit (A, b)
-in y = log((A x - b)²/2) by local SGD. The paper's figures 9 and 10 show gradients on image data; here they
-show the gradients of this regression.
+The clients fit (A, b) in y = log((A x - b)²/2) by local SGD. The paper's figures 9 and 10 show gradients on
+image data; here they show the gradients of this regression.
 """
 
 from functools import partial
@@ -12,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.experiments.delta.synthetic import Method, poll_and_select, reports_of
+from benchmarks.experiments.delta.synthetic import poll_and_select, reports_of
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Feedback, Selection, Selector, create
@@ -66,10 +65,7 @@ def make_regression(
     num_clients: int = 20,
     optimum: tuple[float, float] = OPTIMUM,
 ) -> Regression:
-    """Draw clients with samples x ~ b/A + U(0.15, 1.15) and noise levels ~ U(0, 2ν), where ν is `noise`.
-
-    For the `optimum` (A, b) = (10, 1) this is x ~ U(0.25, 1.25), and for (8, 2) it is x ~ U(0.4, 1.4).
-    """
+    """Draw clients with samples x ~ b/A + U(0.15, 1.15) and noise levels ~ U(0, 2ν), where ν is `noise`."""
     rng = np.random.default_rng(seed)
     (a, b), low = optimum, optimum[1] / optimum[0] + OFF_POLE
     x = rng.uniform(low, low + 1, (num_clients, num_samples)).astype(np.float32)
@@ -78,11 +74,7 @@ def make_regression(
 
 
 def local_updates(problem: Regression, w: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Let each client train from the model w (2,).
-
-    Returns (M, 2) the sum of each client's noisy gradients over its local steps, and (M,) each client's
-    loss at w.
-    """
+    """Return the sum of each client's noisy gradients from w (2,), (M, 2), and its loss at w (M,)."""
     m = len(problem.x)
     local = np.tile(w, (m, 1))
     noise = rng.normal(size=(LOCAL_STEPS, m, 2)) * problem.noise[:, None]
@@ -120,14 +112,11 @@ def make_selector(method: Method, num_clients: int, seed: int) -> Selector:
     )
 
 
-def feedback_of(
-    g: Floats,  # (M, 2) updates of all clients
-    variances: Floats,  # (M,) variances of their gradients
-    # The selected clients. Diversities are distances from the mean of these clients' updates, with the
-    # selection's weights.
-    selection: Selection,
-) -> Feedback:
-    """Return what the server learns from the selected clients, if all respond."""
+def feedback_of(g: Floats, variances: Floats, selection: Selection) -> Feedback:
+    """Return what the server learns if all selected clients respond; g (M, 2) are all updates.
+
+    Diversities are distances from the mean of the selected updates, with the selection's weights.
+    """
     updates = g[selection.clients]
     mean = selection.weights @ updates / selection.weights.sum()
     return Feedback(
@@ -164,19 +153,18 @@ def train(problem: Regression, method: Method, seed: tuple[int, int], num_rounds
 
 
 def run_regression(
-    seed: int,  # Seed, and T
+    seed: int,
     num_rounds: int = 2000,
-    noises: tuple[int, ...] = (20, 30, 40),  # values of ν to compare
-    # (A, b) before the first round. If it is not the optimum, the table has the rounds until a quarter of the
-    # first loss is reached.
+    noises: tuple[int, ...] = (20, 30, 40),
     start: tuple[float, float] = OPTIMUM,
-    num_clients: int = 20,  # M, and the number of samples of each client
+    num_clients: int = 20,
     num_samples: int = 1000,
-    optimum: tuple[float, float] = OPTIMUM,  # true (A, b)
-    quick: bool = False,  # whether to train for a tenth of the rounds
+    optimum: tuple[float, float] = OPTIMUM,
 ) -> Outcome:
-    """Train the regression with 10 clients a round."""
-    num_rounds = num_rounds // 10 if quick else num_rounds
+    """Train the regression with 10 clients a round, for several ν, from a start (A, b).
+
+    If the start is not the optimum, the table has the rounds until a quarter of the first loss is reached.
+    """
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}
     for noise in noises:
@@ -196,24 +184,21 @@ def run_regression(
 
 
 def _blocks(values: Floats) -> Curve:
-    """Return a curve of about 100 points, each the mean over a block of the values (T,) of the rounds.
+    """Return a curve of about 100 points, each the mean of a block of the values (T,).
 
-    A block has at least two rounds, since the loss of a start at the optimum is 0, which a logarithmic
-    axis cannot show.
+    A block has two rounds or more: the loss of a start at the optimum is 0, which no logarithmic axis can
+    show.
     """
     every = max(2, values.size // 100)
     at: Floats = np.arange(0.5, values.size // every) * every
     return Curve(at, values[: at.size * every].reshape(-1, every).mean(axis=1))
 
 
-def run_extremes(seed: int, num_rounds: int = 2000, noise: int = 1, quick: bool = False) -> Outcome:
-    """Record the largest and the smallest norm and diversity of all clients, and how they grow.
+def run_extremes(seed: int, num_rounds: int = 2000, noise: int = 1) -> Outcome:
+    """Record the extreme norms (in runs with IS) and diversities (DELTA) of all clients, and how they grow.
 
-    The norms are those of runs with IS, and the diversities those of runs with DELTA; each selector runs in
-    its practical form and with full information. The runs start far from the optimum. If `quick`, train for
-    a tenth of the rounds.
+    Each selector runs in its practical form and with full information, and starts far from the optimum.
     """
-    num_rounds = num_rounds // 10 if quick else num_rounds
     problem, tenth = make_regression(seed, noise), max(1, num_rounds // 10)
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}
@@ -243,11 +228,7 @@ _experiment = partial(Experiment, digits=2, log_y=True)
 _regression = partial(_experiment, y="mean squared error")
 
 EXPERIMENTS = (
-    _regression(
-        "delta-regression",
-        run_regression,
-        seeds=10,
-    ),
+    _regression("delta-regression", run_regression, seeds=10),
     _regression("delta-regression-far", partial(run_regression, noises=(1, 5, 20), start=FAR)),
     _regression("delta-regression-8-2", partial(run_regression, start=FAR, optimum=OTHER)),
     _regression("delta-regression-200", partial(run_regression, start=FAR, num_clients=200, num_samples=100)),

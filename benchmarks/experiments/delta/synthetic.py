@@ -1,27 +1,14 @@
-"""DELTA's synthetic experiments: a toy with three clients, and variances of the aggregate.
-
-Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendix B.1. In the paper n of m clients train in a round. Here these numbers are K
-and M. The paper's FedAvg is the selector `uniform`, its IS is `fed-is`, and its DELTA is `delta`.
-"""
+"""DELTA's synthetic experiments: a toy with three clients, and variances of the aggregate."""
 
 import itertools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from benchmarks.experiments.report import Cell, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Feedback, Selection, Selector, create
-
-
-class Method(NamedTuple):
-    """A row of the tables: the name of a selector, and keyword arguments for it."""
-
-    selector: str
-    settings: Mapping[str, Any] = {}
-
 
 METHODS = {"FedAvg": "uniform", "IS": "fed-is", "DELTA": "delta"}
 """Row of the tables -> name of the selector."""
@@ -35,11 +22,7 @@ def _settings(name: str, **settings: Any) -> dict[str, Any]:
 
 
 def reports_of(g: Floats, variances: Floats | float = 0.0) -> dict[str, Floats]:
-    """Return the reports of M clients with the updates g (M, d).
-
-    `variances` (M,) are the variances that the clients report, of a gradient between mini-batches, or one
-    number for all clients.
-    """
+    """Return the reports of M clients with the updates g (M, d), and the variances that they report."""
     diversity = np.linalg.norm(g - g.mean(axis=0), axis=1)
     return {
         "update_norm": np.linalg.norm(g, axis=1),
@@ -60,8 +43,7 @@ def poll_and_select(selector: Selector, round: int, reports: Mapping[str, Floats
 def sampling_distribution(name: str, g: Floats, **settings: Any) -> Floats:
     """Return the probabilities q (M,) with which a selector draws if it knows the updates g (M, d).
 
-    A selection has only the probabilities of its clients, so rounds are played until each client has been
-    selected once.
+    A selection has only the probabilities of its clients, so rounds are played until all have been selected.
     """
     m, q = len(g), np.zeros(len(g))
     selector = create(name, m, clients_per_round=m - 1, **_settings(name, **settings))
@@ -74,10 +56,9 @@ def sampling_distribution(name: str, g: Floats, **settings: Any) -> Floats:
 
 
 def estimate_variance(g: Floats, q: Floats, k: int) -> float:
-    """Return the exact variance of the unbiased aggregate of k draws with replacement.
+    """Return E ||aggregate - mean||² exactly, for k draws of the updates g (M, d) from q (M,).
 
-    It is E ||aggregate - mean||², where the mean is over the updates g (M, d) of all clients. The clients'
-    probabilities are q (M,), and each draw of client m has the weight 1/(M k q_m).
+    Draws are with replacement, and one of client m has the weight 1/(M k q_m), so the aggregate is unbiased.
     """
     mean, m = g.mean(axis=0), len(g)
     return float((((g**2).sum(axis=1) / q).sum() / m**2 - mean @ mean) / k)
@@ -101,12 +82,8 @@ def _distance(estimate: Floats) -> float:
     return float(np.linalg.norm(estimate - TOY.mean(axis=0)))
 
 
-def run_toy(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
-    """Measure how far aggregates of two of the three clients are from the mean of all three.
-
-    If `quick`, measure over a quarter of the rounds.
-    """
-    num_rounds = num_rounds // 4 if quick else num_rounds
+def run_toy(seed: int, num_rounds: int = 2000) -> Outcome:
+    """Measure how far aggregates of two of the three clients are from the mean of all three."""
     mean = TOY.mean(axis=0)
     cells: dict[Cell, float] = {}
     for label, name in METHODS.items():
@@ -133,7 +110,7 @@ def run_toy(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
 
 
 def _errors(name: str, g: Floats, k: int, seed: int, num_rounds: int, **settings: Any) -> Floats:
-    """Return the error of the aggregate in each round (T, d): the aggregate minus the mean of g (M, d)."""
+    """Return the aggregate minus the mean of the updates g (M, d) in each round (T, d)."""
     selector = create(name, len(g), clients_per_round=k, seed=seed, **_settings(name, **settings))
     reports, estimates = reports_of(g), []
     for round in range(num_rounds):
@@ -151,21 +128,16 @@ def updates_with_common_part(
 ) -> dict[str, Floats]:
     """Return the updates (M, d) of each case: each client's own part plus a part common to all clients.
 
-    The norm of a client's own part is about sqrt(d), except in the case "heavy-tailed". The norm of the
-    common part is a multiple of sqrt(d).
+    The norms of an own part are about sqrt(d), except in "heavy-tailed"; that of the common part is a
+    multiple.
     """
     own = rng.normal(size=(num_clients, dimension))
     heavy = own * rng.lognormal(0, 1, (num_clients, 1)) + 1
     return {f"common {ratio:g}": own + ratio for ratio in (0, 0.5, 1, 2, 3)} | {"heavy-tailed": heavy}
 
 
-def run_variance(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
-    """Measure the variance of the aggregate relative to uniform sampling.
-
-    There are 50 clients, 5 draws and 20 dimensions. If `quick`, the measured columns use a quarter of the
-    rounds.
-    """
-    num_rounds = num_rounds // 4 if quick else num_rounds
+def run_variance(seed: int, num_rounds: int = 2000) -> Outcome:
+    """Measure the variance of the aggregate of 5 of 50 clients, relative to uniform sampling."""
     m, k = 50, 5
     cases = updates_with_common_part(np.random.default_rng(seed), m)
     heavy = cases["heavy-tailed"]
@@ -188,12 +160,8 @@ def run_variance(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outc
     return Outcome(cells)
 
 
-def run_floor(seed: int, num_clients: int = 200, quick: bool = False) -> Outcome:
-    """Let `prac-is` learn scores of which a tenth are near 0, with and without a floor.
-
-    If `quick`, there are a quarter of the clients.
-    """
-    num_clients = num_clients // 4 if quick else num_clients
+def run_floor(seed: int, num_clients: int = 200) -> Outcome:
+    """Let `prac-is` learn scores of which a tenth are near 0, with and without a floor."""
     m, rng = num_clients, np.random.default_rng(seed)
     scores = rng.lognormal(0, 1, m)
     scores[: m // 10] *= 1e-6
@@ -210,18 +178,7 @@ def run_floor(seed: int, num_clients: int = 200, quick: bool = False) -> Outcome
 
 
 EXPERIMENTS = (
-    Experiment(
-        name="delta-toy",
-        run=run_toy,
-        seeds=3,
-    ),
-    Experiment(
-        name="delta-variance",
-        run=run_variance,
-    ),
-    Experiment(
-        name="delta-floor",
-        run=run_floor,
-        digits=1,
-    ),
+    Experiment(name="delta-toy", run=run_toy, seeds=3),
+    Experiment(name="delta-variance", run=run_variance),
+    Experiment(name="delta-floor", run=run_floor, digits=1, quick={"num_clients": 50}),
 )

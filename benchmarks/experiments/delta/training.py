@@ -1,9 +1,7 @@
 """The data, the selectors and the training of DELTA's experiments with real data.
 
-Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices B.2, H.2 and H.3. docs/results/delta.md says what the paper's terms mean here.
-`mnist` and `other_data` have the experiments. All selectors of a seed share the data, the initial model and
-each client's mini-batches. In the paper n of m clients train in a round; here these numbers are K and M.
+docs/results/delta.md says what the paper's terms mean here. All selectors of a seed share the data, the
+initial model and each client's mini-batches.
 """
 
 from __future__ import annotations
@@ -17,15 +15,16 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from flwr.serverapp.strategy import FedAvgM, Strategy
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvgM, Strategy
 
-from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
-from benchmarks.experiments.delta.synthetic import Method
+from benchmarks.experiments.methods import OWN_DRAWS, Method
 from benchmarks.experiments.report import Cell, Curve, Outcome
 from simulation.kernels import Kernel
 from simulation.simulator import Simulator
-from strategies.numerics.arrays import Floats
-from strategies.selectors import register
+from strategies.numerics.arrays import Floats, Ints
+from strategies.selectors import Selection, register
+from strategies.selectors.context import RoundContext
+from strategies.selectors.delta.cluster_is import ClusterISSelector
 from tasks import datasets
 from tasks.federated_data import Dataset, FederatedData, federate
 from tasks.partitions import share_out
@@ -37,11 +36,47 @@ METHODS = {
     "Cluster-IS": Method("cluster-is"),
     "PracIS": Method("prac-is"),
     "PracDELTA": Method("prac-delta"),
-    "forecast": Method("forecast"),
+    "forecast": Method("forecast", OWN_DRAWS),
 }
 POWER_OF_CHOICE = {"Power-of-Choice": Method("pow-d")}
 FULL_INFORMATION = {"IS": Method("fed-is"), "DELTA": Method("delta")}
 LOCAL_STEPS, BATCH_SIZE = 5, 32
+
+
+class LargeClustersSelector(ClusterISSelector):
+    """Selects as `cluster-is`, but in the second half of the rounds omits the cluster of smallest norms.
+
+    After 250 of 500 rounds, the paper replaces the clients of that cluster with clients of the other cluster.
+    Here the draws of the second half are from the other clusters, and the aggregate estimates the mean over
+    these clusters only, so it is biased. Clusters are made anew in each round, from the norms of each
+    client's last participation. So an omitted client can return after the other norms have fallen.
+    """
+
+    name = "large-clusters-is"
+    summary = "from clusters of similar norms, later without the smallest"
+    unbiased = "none"  # type: ignore[assignment]
+
+    def _select(self, context: RoundContext) -> Selection:
+        if self._num_rounds is None:
+            raise ValueError(
+                f"num_rounds = None: must be given with {self.name}, which changes at half of it"
+            )
+        clients = context.available.clients
+        if context.round > self._num_rounds // 2:
+            large = self._large(clients)
+            context = replace(context, available=self._presence(large, None))
+        return super()._select(context)
+
+    def _large(self, clients: Ints) -> Ints:
+        """Return the clients outside the cluster of smallest known norms; all, if there is one cluster.
+
+        Clients without a known norm are a cluster of their own, which is never omitted.
+        """
+        clusters = self._split(clients)
+        known = [members for members in clusters if self._norms[clients[members[0]]] >= 0]
+        if not known or len(clusters) == 1:
+            return clients
+        return np.delete(clients, known[0])
 
 
 @dataclass(frozen=True)
@@ -56,6 +91,14 @@ class Backbone:
 
 MOMENTUM = Backbone(partial(FedAvgM, server_learning_rate=1.0, server_momentum=0.9))
 PROXIMAL = Backbone(proximal_mu=0.01)
+BACKBONES = {
+    "plain": Backbone(),
+    "momentum": MOMENTUM,
+    "proximal": PROXIMAL,
+    "FedVARP": Backbone(variates="fedvarp"),
+    "Adagrad": Backbone(partial(FedAdagrad, eta=0.01)),
+    "Adam": Backbone(partial(FedAdam, eta=0.01)),
+}
 
 
 @dataclass(frozen=True)
@@ -89,6 +132,14 @@ class Federation:
         return replace(self, num_rounds=self.num_rounds // 5)
 
 
+def with_backbones(federation: Federation, **thresholds: float) -> dict[str, Federation]:
+    """Return name -> copy of the federation. `thresholds`: name of a backbone in `BACKBONES` -> threshold."""
+    return {
+        group: replace(federation, backbone=BACKBONES[group], threshold=threshold)
+        for group, threshold in thresholds.items()
+    }
+
+
 class Run(NamedTuple):
     """The result of one selector."""
 
@@ -97,20 +148,17 @@ class Run(NamedTuple):
     seconds: Floats  # (T,) time of each round on this machine, without measurements of the accuracy
 
     def best(self, count: int, until: int | None = None) -> float:
-        """Return the mean of the `count` best accuracies up to round `until`, None = the last round.
-
-        If fewer were measured, return the mean of all.
-        """
+        """Return the mean of the `count` best accuracies measured up to round `until`, None = the last."""
         rounds, accuracies = self.accuracy
         there = accuracies if until is None else accuracies[rounds <= until]
         return float(np.sort(there)[-count:].mean())
 
     def reached(self, threshold: float) -> float:
-        """Return the first measured round with an accuracy >= `threshold`, or NaN if there is none."""
+        """Return the first measured round with an accuracy >= `threshold`, NaN if there is none."""
         return self.accuracy.first(self.accuracy.y >= threshold)
 
     def seconds_to(self, threshold: float) -> float:
-        """Return the seconds of all rounds up to the one that `reached` returns, or NaN if there is none."""
+        """Return the seconds of all rounds up to the one that `reached` returns, or NaN."""
         round = self.reached(threshold)
         return round if np.isnan(round) else float(self.seconds[: int(round)].sum())
 
@@ -161,14 +209,14 @@ def train_all(
 
 
 def run_figure(
-    seed: int,  # seed of the split, the training and the selectors
-    path: Path,  # data set as an .npz file
+    seed: int,
+    path: Path,
     *,
     federation: Federation,
-    methods: Mapping[str, Method],  # row of the table -> selector
-    baseline: str = BASELINE,  # row with which the others are compared
-    dataset: str = "mnist",  # name of the data set, see `tasks.datasets.DESCRIPTIONS`
-    quick: bool = False,  # whether to train for a fifth of the rounds
+    methods: Mapping[str, Method],
+    baseline: str = BASELINE,
+    dataset: str = "mnist",
+    quick: bool = False,
 ) -> Outcome:
     """Compare selectors as in figures 2 and 6: accuracies over the rounds, norms of the selected clients."""
     federation = federation.quick() if quick else federation
@@ -192,14 +240,16 @@ def run_table(
     seed: int,
     path: Path,
     *,
-    federations: Mapping[str, Federation],  # prefix of a group's row labels -> federation
+    federations: Mapping[str, Federation],
     methods: Mapping[str, Method] = METHODS,
     dataset: str = "mnist",
-    # Whether the table has the seconds to the threshold, which differ between runs with the same seed.
     timed: bool = False,
     quick: bool = False,
 ) -> Outcome:
-    """Compare selectors as in the paper's tables, in several federations, each a group of rows."""
+    """Compare selectors as in the paper's tables, in several federations, each a group of rows.
+
+    If `timed`, the table has the seconds to the threshold, which differ between runs with the same seed.
+    """
     images = datasets.load(dataset, str(path))
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}

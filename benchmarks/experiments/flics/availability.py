@@ -13,9 +13,8 @@ from strategies.numerics.arrays import Floats, Ints
 def markov_counts(means: Floats, num_rounds: int, rng: np.random.Generator, stay: float = 0.9) -> Ints:
     """Return numbers of available clients (T, G) of groups that are awake or asleep.
 
-    A group changes its state before each round with probability 1 - `stay`, and is awake at the start with
-    probability 1/2. The number of available clients is Poisson with the group's mean if it is awake, and 0 if
-    it is asleep.
+    A group changes its state before each round with probability 1 - `stay`. Awake, it has a Poisson number of
+    available clients with its mean; asleep, none.
     """
     awake = rng.random(means.size) < 0.5
     flips = rng.random((num_rounds, means.size)) >= stay
@@ -23,11 +22,11 @@ def markov_counts(means: Floats, num_rounds: int, rng: np.random.Generator, stay
 
 
 def trace_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> Ints:
-    """Return numbers of available clients (T, G) from a synthetic trace of 200 clients.
+    """Return numbers of available clients (T, G) from a synthetic trace of 200 clients in equal groups.
 
-    All groups have equally many clients. On average, half of the clients are available in the group with the
-    largest mean; in the other groups, the share is proportional to the mean. A client is available in a round
-    if it is available when the round begins (in the paper and in `table_1`: in any part of the round).
+    On average, half of the clients are available in the group with the largest mean; the shares of the others
+    are proportional to their means. A client counts if it is available when the round begins (in the paper
+    and in `table_1`: in any part of the round).
     """
     per_group = max(1, 200 // means.size)
     groups = np.repeat(np.arange(means.size), per_group)
@@ -49,17 +48,14 @@ PROCESSES: dict[str, Callable[[Floats, int, np.random.Generator], Ints]] = {
 
 
 def sessions(
-    groups: Ints,  # (M,) group of each client
-    # (G,) Approximate share of the time in which clients of each group are available, in (0, 1)
-    shares: Floats,
-    num_rounds: int,  # T. No session begins after round T.
-    rng: np.random.Generator,
+    groups: Ints, shares: Floats, num_rounds: int, rng: np.random.Generator
 ) -> list[tuple[int, float, float]]:
-    """Draw a synthetic trace: sorted rows (client, start, end), one for each session of a client.
+    """Draw a synthetic trace: sorted rows (client, start, end), one for each session, in rounds.
 
-    Times are in rounds. A session has a lognormal length (median 1.5 rounds, σ = 0.8). The mean pause between
-    two sessions follows from the group's share of the time, and is three times as long at night as at noon.
-    Each group has a time zone of its own.
+    `groups` (M,) has each client's group, and `shares` (G,) the approximate share of the time in which its
+    clients are available. A session has a lognormal length (median 1.5, σ = 0.8). The mean pause between two
+    sessions follows from the share, and is three times as long at night as at noon; each group has a time
+    zone of its own.
     """
     zones = groups / shares.size
     mean_session = 1.5 * np.exp(0.8**2 / 2)

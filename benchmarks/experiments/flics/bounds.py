@@ -1,13 +1,9 @@
 """The bound of FLICS' Theorem 1, with its constant C, ε̂ of Lemma 4, and the covariances of eq. 7.
 
-Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", Theorem 1, Lemma 4 and eq. 7. The paper's M groups are G here; but G², as in the paper, is the
-bound of the squared norm of a gradient. F_j is the loss of group j, p_j its weight, and f = sum_j p_j F_j.
-
-docs/results/flics.md says where the paper is silent or contradicts itself.
+The paper's M groups are G here; but G², as in the paper, bounds the squared norm of a gradient. F_j is the
+loss of group j, p_j its weight, and f = sum_j p_j F_j. docs/results/flics.md says where the paper is silent
+or contradicts itself.
 """
-
-from __future__ import annotations
 
 import math
 from typing import NamedTuple
@@ -54,8 +50,8 @@ class Constants(NamedTuple):
 def participation_error(estimates: Floats, final: Floats) -> float:
     """Return ε̂ = 1 + ε/r_min (Lemma 4), with ε the largest |ŝ_j(t) - s_j*| and r_min the least s_j*.
 
-    `estimates` (T, G) holds ŝ(t), the groups' mean numbers of participants up to round t as FLICS counts
-    them. `final` (G,) holds s*, to which ŝ(t) converges.
+    `estimates` (T, G) holds ŝ(t), the groups' mean numbers of participants so far, and `final` (G,) their
+    limit s*.
     """
     return 1 + float(np.abs(estimates - final).max() / final.min())
 
@@ -71,17 +67,13 @@ def selection_variance(shares: Floats, estimates: Floats, covariance: Floats) ->
 
 
 def around_eq_7(
-    shares: Floats,  # (G,) p
-    estimates: Floats,  # (T, G) ŝ(t)
-    # (G,) s, and n, the number of clients of each group, which the paper writes without an index
-    final: Floats,
-    clients: Floats,
+    shares: Floats, estimates: Floats, final: Floats, clients: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Return three arrays (T,): a lower bound of the right side of eq. 7, this side, and an upper bound.
 
-    The bounds are those in the text after eq. 7:
-    (1 - ε) sum p²/ŝ(t) - p²/n <= sum p²/ŝ(t)² (s - s²/n) <= (1 + ε) sum p²/ŝ(t) - p²/n. Here ε of
-    round t is the largest |s_j/ŝ_j(t) - 1|. With this ε, both bounds hold if no s_j or ŝ_j(t) is above n_j.
+    The bounds are those after eq. 7: (1 ∓ ε) sum p²/ŝ(t) - p²/n around sum p²/ŝ(t)² (s - s²/n), for
+    `estimates` ŝ (T, G), `final` s (G,) and n, the number of each group's clients (G,). With ε of round t =
+    max |s_j/ŝ_j(t) - 1| both bounds hold if no s_j or ŝ_j(t) is above n_j.
     """
     ratios = final / estimates
     error = np.abs(ratios - 1).max(axis=1)
@@ -90,17 +82,13 @@ def around_eq_7(
     return (1 - error) * main - constant, middle, (1 + error) * main - constant
 
 
-def remainder(
-    of: Constants,
-    error: float,  # ε̂, see `participation_error`
-    variances: Floats,  # (T,) see `selection_variance`
-    c: float,  # a number above 0 and at most `Constants.margin`
-) -> float:
-    """Return C, the part of Theorem 1's bound that does not shrink with the number of rounds.
+def remainder(of: Constants, error: float, variances: Floats, c: float) -> float:
+    """Return C, the part of Theorem 1's bound that does not shrink, for 0 < c <= `Constants.margin`.
 
-    The last term of C is printed as a sum over T rounds, but the proof divides by T. The printed t_L is T_L.
-    Section III and the end of the proof print the factor σ_L² + G²; the theorem in appendix B lacks it. The
-    sum of T_L gradients would need T_L σ_L² + T_L² G².
+    `error` is ε̂ of `participation_error`, `variances` (T,) that of `selection_variance`. The last term of C
+    is printed as a sum over T rounds, but the proof divides by T. The printed t_L is T_L. Section III and the
+    end of the proof print the factor σ_L² + G²; appendix B lacks it. The sum of T_L gradients would need T_L
+    σ_L² + T_L² G².
     """
     step, size, squares = of.global_rate * of.local_rate, of.smoothness, float((of.shares**2).sum())
     noise = size * step * error**2 * of.noise * squares / 2
@@ -111,11 +99,7 @@ def remainder(
 
 
 def bound(of: Constants, rounds: int, error: float, variances: Floats) -> float:
-    """Return Theorem 1's bound of min_t E||∇f(w_t)||² over T = `rounds` rounds, with the best c of the proof.
-
-    Every c below `Constants.margin` is allowed. The bound is least at this supremum, which is used. The other
-    parameters are those of `remainder`.
-    """
+    """Return Theorem 1's bound of min_t E||∇f(w_t)||² over T = `rounds` rounds, with the best c."""
     c = of.margin()
     first = of.gap / (c * of.global_rate * of.local_rate * of.steps * rounds)
     return first + remainder(of, error, variances, c)

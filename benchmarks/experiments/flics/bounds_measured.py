@@ -1,12 +1,8 @@
 """The bound of FLICS' Theorem 1 beside the measured gradient, on groups with quadratic losses.
 
-Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", Theorem 1. `bounds` has the bound. Group j has the loss F_j(w) = ||w - θ_j||²/2 with d = 10
-parameters. Its clients make local steps with noisy gradients; their models after a round are known in closed
-form up to the noise.
+Group j has the loss F_j(w) = ||w - θ_j||²/2 with d = 10 parameters. Its clients make local steps with noisy
+gradients; their models after a round are known in closed form up to the noise.
 """
-
-from __future__ import annotations
 
 import math
 from typing import NamedTuple
@@ -15,13 +11,7 @@ import numpy as np
 
 from benchmarks.experiments.flics import bounds
 from benchmarks.experiments.flics.availability import PROCESSES
-from benchmarks.experiments.flics.variance_above_optimum import (
-    MEANS,
-    NUM_GROUPS,
-    SHARES,
-    K,
-    toss,
-)
+from benchmarks.experiments.flics.variance_above_optimum import MEANS, NUM_GROUPS, SHARES, K, toss
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 
@@ -45,16 +35,11 @@ def corollary(num_rounds: int) -> Rates:
 
 
 def descend(
-    optima: Floats,  # (G, d) θ
-    took_part: Floats,  # (T, G) see `variance_above_optimum.toss`
-    estimates: Floats,
-    # Source of the gradients' noise. The noise of a gradient has the variance σ_L².
-    rng: np.random.Generator,
-    rates: Rates = RATES,  # η_L and η
+    optima: Floats, took_part: Floats, estimates: Floats, rng: np.random.Generator, rates: Rates = RATES
 ) -> Floats:
     """Train with FLICS-AVG: w <- w + η sum_j (p_j/ŝ_j(t)) times the sum of the updates of group j.
 
-    Returns (T + 1, d) the models before each round, and after the last.
+    Returns the models (T + 1, d). `took_part` and `estimates` (T, G) come from `toss`, `optima` (G, d) are θ.
     """
     left = (1 - rates.local) ** np.arange(LOCAL_STEPS + 1)
     deviation = rates.local * math.sqrt(NOISE / optima.shape[1] * float((left[:-1] ** 2).sum()))
@@ -68,12 +53,8 @@ def descend(
     return np.array(path)
 
 
-def run_bound(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
-    """Train with every availability process, and compare the least squared gradient with its bound.
-
-    If `quick`, train for a tenth of the rounds.
-    """
-    num_rounds = num_rounds // 10 if quick else num_rounds
+def run_bound(seed: int, num_rounds: int = 2000) -> Outcome:
+    """Train with every availability process, and compare the least squared gradient with its bound."""
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}
     for number, (name, process) in enumerate(PROCESSES.items()):
@@ -123,11 +104,5 @@ def run_bound(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome
 
 
 EXPERIMENTS = (
-    Experiment(
-        name="flics-bound",
-        run=run_bound,
-        x="round",
-        y="squared gradient of f",
-        log_y=True,
-    ),
+    Experiment(name="flics-bound", run=run_bound, x="round", y="squared gradient of f", log_y=True),
 )

@@ -1,29 +1,20 @@
 """Table I of the FLICS paper on CIFAR-100: ResNet-18 with group norm, clients that come and go in 20 groups.
 
-Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", section IV. The data were not available here, so this experiment has no results yet.
-docs/results/flics.md describes the data, the clients and the networks.
+The data were not available here, so this experiment has no results yet; docs/results/flics.md describes it.
 """
 
-from __future__ import annotations
-
-import logging
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from flwr.serverapp.strategy import FedAdam
 
 import tasks
-from benchmarks.experiments.flics.table_1 import TRIALS
+from benchmarks.experiments.flics.table_1 import TRIALS, Problem, Training, learn
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from simulation import availability
 from simulation.kernels import kernel_of
-from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
 from tasks import datasets
-from tasks.federated_data import Dataset, FederatedData, federate
+from tasks.federated_data import federate
 
 COARSE = {
     "aquatic mammals": "beaver dolphin otter seal whale",
@@ -54,18 +45,11 @@ SPARSITY, SAMPLES = 0.1, 100
 """The parameter of the symmetric Dirichlet distribution, and the number of samples of each client."""
 
 
-class Size(NamedTuple):
-    """The size of the experiment."""
-
-    num_clients: int = 500  # M, k, T, and the number and size of the mini-batches
-    clients_per_round: int = 10
-    num_rounds: int = 10_000
-    local_steps: int = 5
-    batch_size: int = 20
-    rate: float = 0.1  # learning rates of the clients, and of the server in the trials with Adam
-    adam_rate: float = 0.01
-    evaluate_every: int = 100  # number of rounds between two measurements. T is a multiple of it.
-    largest: float = 20.0  # largest mean number of available clients of a group
+CLIENTS, LARGEST = 500, 20.0
+"""The number of clients, and the largest mean number of available clients of a group."""
+TRAINING = Training(10, 10_000, 5, 20, 0.1, 0.01, 100)
+QUICK = Training(2, 2, 1, 4, 0.1, 0.01, 2)
+"""The quick form measures on two images of each coarse label."""
 
 
 def coarse_labels() -> Ints:
@@ -75,15 +59,11 @@ def coarse_labels() -> Ints:
 
 
 def distribute(labels: Ints, num_clients: int, seed: int) -> tuple[list[Ints], Ints, Floats]:
-    """Give each client samples by its own distribution over the coarse labels.
+    """Give each client samples by its own distribution over the coarse labels; none goes to two clients.
 
-    A sample goes to at most one client. If a coarse label is used up, the client's other labels keep their
-    proportions.
-
-    Returns the sample indexes of each client; the clients' groups (M,), numbered from 0 without gaps; and
-    the mean distribution (G, 20) of each group over the coarse labels.
-
-    Raises ValueError if there are too few samples for all clients.
+    If a coarse label is used up, the client's other labels keep their proportions. Returns the sample indexes
+    of each client, the clients' groups (M,) from 0 without gaps, and the mean distribution (G, 20) of each
+    group over the coarse labels. Raises ValueError if there are too few samples.
     """
     if num_clients * SAMPLES > len(labels):
         raise ValueError(
@@ -109,74 +89,34 @@ def distribute(labels: Ints, num_clients: int, seed: int) -> tuple[list[Ints], I
     return parts, groups.astype(np.int64), mixtures
 
 
-def learn(
-    size: Size, data: FederatedData, tests: list[Dataset], mixtures: Floats, row: str, trial: str, seed: int
-) -> Floats:
-    """Train one trial; return each group's accuracy in %, (measurements, G)."""
-    logging.getLogger("flwr").setLevel(logging.WARNING)  # Flower logs a line for every server step
-    assert data.groups is not None
-    selector, adam = TRIALS[trial]
-    process, smallest = PROCESSES[row]
-    counts = np.bincount(data.groups)
-    shares = tuple((counts / counts.sum()).tolist())
-    simulator = Simulator(
-        data,
-        kernel_of(tasks.create("cifar100")),
-        selector,
-        clients_per_round=size.clients_per_round,
-        num_rounds=size.num_rounds,
-        learning_rate=size.rate,
-        batch_size=size.batch_size,
-        local_steps=size.local_steps,
-        seed=seed,
-        selector_settings={"replacement": False} if selector == "uniform" else {"group_shares": shares},
-        client_sizes=np.ones(data.num_clients),
-        availability=availability.create(
-            process,
-            data.num_clients,
-            seed=seed,
-            groups=data.groups,
-            means=np.geomspace(smallest, max(size.largest, smallest), len(counts)),
-        ),
-        server_strategy=FedAdam(eta=size.adam_rate) if adam else None,
-    )
-    accuracy = []
-    for _ in range(size.num_rounds // size.evaluate_every):
-        simulator.run(size.evaluate_every)
-        accuracy.append([simulator.evaluate(part).accuracy for part in tests])
-    return 100 * np.array(accuracy) @ mixtures.T
-
-
-def run(seed: int, path: Path, *, size: Size = Size(), quick: bool = False) -> Outcome:  # noqa: B008 (frozen)
-    """Repeat Table I for CIFAR-100.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the clients' data, the availability, the training and the selectors.
-    path : Path
-        CIFAR-100 as an .npz file with the 100 fine labels.
-    size : Size
-        The size of the experiment.
-    quick : bool (default: False)
-        Whether to train for two rounds only, in each of which two clients take one step.
-    """
-    if quick:
-        size = size._replace(num_rounds=2, evaluate_every=2, local_steps=1, batch_size=4, clients_per_round=2)
+def run(
+    seed: int,
+    path: Path,
+    *,
+    num_clients: int = CLIENTS,
+    largest: float = LARGEST,
+    training: Training = TRAINING,
+) -> Outcome:
+    """Repeat Table I for CIFAR-100."""
     halves = datasets.load("cifar100", str(path))
-    parts, groups, mixtures = distribute(halves.train.labels, size.num_clients, seed)
+    parts, groups, mixtures = distribute(halves.train.labels, num_clients, seed)
     data = federate(halves.train, parts, groups)
     coarse = coarse_labels()[halves.test.labels]
     found = [np.flatnonzero(coarse == label) for label in range(len(COARSE))]
     if min(map(len, found)) == 0:
         raise ValueError(f"{path}: y_test lacks labels: must have a sample of each of the 20 coarse labels")
-    tests = [halves.test.take(rows[:2] if quick else rows) for rows in found]
+    tests = tuple(halves.test.take(rows[:2] if training is QUICK else rows) for rows in found)
+    counts = np.bincount(groups)
+    shares = tuple((counts / counts.sum()).tolist())
+    problem = Problem(data, kernel_of(tasks.create("cifar100")), tests, mixtures, shares)
     cells: dict[Cell, float] = {}
     panels: dict[str, dict[str, Curve]] = {}
-    rounds = np.arange(size.evaluate_every, size.num_rounds + 1.0, size.evaluate_every)
-    for row in PROCESSES:
+    rounds = np.arange(training.evaluate_every, training.num_rounds + 1.0, training.evaluate_every)
+    for row, (process, smallest) in PROCESSES.items():
+        means = np.geomspace(smallest, max(largest, smallest), len(counts))
         for trial in TRIALS:
-            accuracy = learn(size, data, tests, mixtures, row, trial, seed)
+            here = availability.create(process, num_clients, seed=seed, groups=groups, means=means)
+            accuracy = learn(problem, here, trial, training, seed)
             mean = accuracy.mean(axis=1)
             last = accuracy[-max(1, len(accuracy) // 20) :].mean(axis=0)
             cells[row, trial] = float(mean.max())
@@ -188,12 +128,12 @@ def run(seed: int, path: Path, *, size: Size = Size(), quick: bool = False) -> O
 EXPERIMENTS = (
     Experiment(
         name="flics-cifar100",
-        run=partial(run),
+        run=run,
         seeds=1,
         digits=1,
         y="mean accuracy, %",
         data="cifar100.npz",
         gpu=True,
+        quick={"training": QUICK},
     ),
 )
-"""The experiment of the FLICS paper on CIFAR-100."""

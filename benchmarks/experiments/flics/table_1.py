@@ -1,14 +1,10 @@
-"""Table I and Figures 2 and 3 of the FLICS paper: training with groups of clients that come and go.
-
-Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", section IV. `cifar_100` has the table's columns for CIFAR-100.
-"""
+"""Table I and Figures 2 and 3 of the FLICS paper: training with groups of clients that come and go."""
 
 import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from flwr.serverapp.strategy import FedAdam
@@ -25,11 +21,8 @@ from tasks.federated_data import Dataset, FederatedData, federate
 from tasks.partitions import label_groups
 
 NUM_GROUPS, K = 10, 20
-LOCAL_STEPS, BATCH, RATE, ADAM_RATE = 10, 10, 0.1, 0.05
 EVERY, LAST = 5, 50
 """The accuracy is measured every `EVERY` rounds; the final accuracy is the mean of the last `LAST` rounds."""
-QUICK_ROUNDS = 120
-"""Number of rounds of the quick form."""
 
 TRIALS = {
     "FedAvg": ("uniform", False),
@@ -39,13 +32,6 @@ TRIALS = {
     "FLICS-ADAM": ("flics", True),
 }
 """Column of the table -> (selector, whether the server strategy is FedAdam)."""
-SELECTOR_SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "uniform": {"replacement": False},  # the paper selects k(t) distinct clients
-    "naive-group": {"group_shares": (1.0,) * NUM_GROUPS},
-    "flics": {"group_shares": (1.0,) * NUM_GROUPS},
-}
-"""Selector -> its settings."""
-
 
 # Availability.
 
@@ -98,6 +84,19 @@ class Problem(NamedTuple):
     # (G, number of test sets) The weight of each test set for each group, rows sum to 1. The accuracy of a
     # group is the weighted mean of the accuracies on the test sets.
     mixtures: Floats
+    shares: tuple[float, ...]  # (G,) weights of the groups
+
+
+class Training(NamedTuple):
+    """How the clients train."""
+
+    clients_per_round: int = K
+    num_rounds: int = 500
+    local_steps: int = 10
+    batch_size: int = 10
+    rate: float = 0.1  # learning rates of the clients, and of the server in the trials with Adam
+    adam_rate: float = 0.05
+    evaluate_every: int = EVERY  # number of rounds between two measurements
 
 
 CLIENTS_PER_GROUP, SAMPLES, TEST_SAMPLES = 1000, 50, 200
@@ -134,7 +133,7 @@ def synthetic(seed: int) -> Problem:
         groups,
     )
     tests = tuple(draw(group, TEST_SAMPLES) for group in range(NUM_GROUPS))
-    return Problem(data, Softmax(INPUTS, CLASSES), tests, np.eye(NUM_GROUPS))
+    return Problem(data, Softmax(INPUTS, CLASSES), tests, np.eye(NUM_GROUPS), (1.0,) * NUM_GROUPS)
 
 
 IMAGE_CLIENTS, SIDE, HIDDEN = 2000, 28, 32
@@ -162,34 +161,34 @@ def digits(path: Path, seed: int) -> Problem:
     )
     mixtures = (np.eye(NUM_GROUPS) + np.roll(np.eye(NUM_GROUPS), 1, axis=1)) / 2
     kernel = MLP((SIDE * SIDE // 4, HIDDEN, NUM_GROUPS))
-    return Problem(federate(train, parts.clients, parts.groups), kernel, tests, mixtures)
+    return Problem(federate(train, parts.clients, parts.groups), kernel, tests, mixtures, (1.0,) * NUM_GROUPS)
 
 
-def learn(problem: Problem, available: Availability, trial: str, num_rounds: int, seed: int) -> Floats:
-    """Train one trial, a key of `TRIALS`; return each group's accuracy in % (num_rounds / EVERY, G).
-
-    The accuracy is measured after every `EVERY` rounds.
-    """
+def learn(problem: Problem, available: Availability, trial: str, training: Training, seed: int) -> Floats:
+    """Train one trial, a key of `TRIALS`; return each group's accuracy in %, (measurements, G)."""
     logging.getLogger("flwr").setLevel(logging.WARNING)  # Flower logs a line for every server step
     selector, adam = TRIALS[trial]
     simulator = Simulator(
         problem.data,
         problem.kernel,
         selector,
-        clients_per_round=K,
-        num_rounds=num_rounds,
-        learning_rate=RATE,
-        batch_size=BATCH,
-        local_steps=LOCAL_STEPS,
+        clients_per_round=training.clients_per_round,
+        num_rounds=training.num_rounds,
+        learning_rate=training.rate,
+        batch_size=training.batch_size,
+        local_steps=training.local_steps,
         seed=seed,
-        selector_settings=SELECTOR_SETTINGS[selector],
+        # The paper selects k(t) distinct clients.
+        selector_settings={"replacement": False}
+        if selector == "uniform"
+        else {"group_shares": problem.shares},
         client_sizes=np.ones(problem.data.num_clients),
         availability=available,
-        server_strategy=FedAdam(eta=ADAM_RATE) if adam else None,
+        server_strategy=FedAdam(eta=training.adam_rate) if adam else None,
     )
     accuracy = []
-    for _ in range(num_rounds // EVERY):
-        simulator.run(EVERY)
+    for _ in range(training.num_rounds // training.evaluate_every):
+        simulator.run(training.evaluate_every)
         accuracy.append([simulator.evaluate(part).accuracy for part in problem.tests])
     return 100 * np.array(accuracy) @ problem.mixtures.T
 
@@ -201,9 +200,11 @@ Accuracies = Mapping[str, Mapping[str, Floats]]
 
 
 def compare(problem: Problem, rows: tuple[str, ...], num_rounds: int, seed: int) -> Accuracies:
-    """Train all trials with the availability of each of the rows, and return their accuracies."""
+    """Train all trials with the availability of each of the rows."""
     return {
-        row: {trial: learn(problem, available, trial, num_rounds, seed) for trial in TRIALS}
+        row: {
+            trial: learn(problem, available, trial, Training(num_rounds=num_rounds), seed) for trial in TRIALS
+        }
         for row in rows
         for available in [availability(row, problem.data, num_rounds, seed)]
     }
@@ -218,8 +219,8 @@ def at_the_end(accuracy: Floats) -> Floats:
 def tabulate(accuracies: Accuracies) -> dict[Cell, float]:
     """Return three cells for each row and trial.
 
-    The first is the mean accuracy over the groups in the best round. The second is the final accuracy of the
-    worst group. The third is the first round in which the mean accuracy reaches 95 % of FLICS-AVG's best.
+    They are the groups' mean accuracy in the best round, the final accuracy of the worst group, and the first
+    round in which the mean accuracy reaches 95 % of FLICS-AVG's best.
     """
     cells: dict[Cell, float] = {}
     for row, trials in accuracies.items():
@@ -233,9 +234,8 @@ def tabulate(accuracies: Accuracies) -> dict[Cell, float]:
     return cells
 
 
-def run_synthetic(seed: int, num_rounds: int = 500, quick: bool = False) -> Outcome:
+def run_synthetic(seed: int, num_rounds: int = 500) -> Outcome:
     """Repeat Table I for Synthetic, and Figure 2, the mean accuracy of the groups over the rounds."""
-    num_rounds = QUICK_ROUNDS if quick else num_rounds
     accuracies = compare(synthetic(seed), ROWS, num_rounds, seed)
     rounds = np.arange(EVERY, num_rounds + 1.0, EVERY)
     curves = {
@@ -245,9 +245,9 @@ def run_synthetic(seed: int, num_rounds: int = 500, quick: bool = False) -> Outc
     return Outcome(tabulate(accuracies), curves)
 
 
-def run_digits(seed: int, path: Path, num_rounds: int = 500, quick: bool = False) -> Outcome:
+def run_digits(seed: int, path: Path, num_rounds: int = 500) -> Outcome:
     """Repeat Table I for EMNIST, and Figure 3, the distribution of the groups' final accuracies."""
-    accuracies = compare(digits(path, seed), PAPER_ROWS, QUICK_ROUNDS if quick else num_rounds, seed)
+    accuracies = compare(digits(path, seed), PAPER_ROWS, num_rounds, seed)
     levels = np.arange(101.0)
     curves = {
         row: {
@@ -259,7 +259,7 @@ def run_digits(seed: int, path: Path, num_rounds: int = 500, quick: bool = False
     return Outcome(tabulate(accuracies), curves)
 
 
-_experiment = partial(Experiment, seeds=3, digits=1)
+_experiment = partial(Experiment, seeds=3, digits=1, quick={"num_rounds": 120})
 _on_digits = partial(_experiment, run=run_digits, x="accuracy in a group, %", y="groups with at most that, %")
 
 EXPERIMENTS = (

@@ -1,16 +1,59 @@
-"""Theorem 2 of the FLICS paper, measured: the variance of FLICS compared with the offline optimum's.
-
-Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", section III-B. Table I and Figures 2 and 3 are in `table_1`.
-"""
+"""Theorem 2 of the FLICS paper, measured: the variance of FLICS compared with the offline optimum's."""
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.experiments.flics.availability import PROCESSES
-from benchmarks.experiments.flics.offline import fill_rounds, offline_participation
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.numerics.budget_allocation import water_fill
+
+
+def fill_rounds(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike) -> Floats:
+    """Return the rates r(t) of FLICS (T, G) for weights p (G,), available clients (T, G) and budgets (T,)."""
+    a = np.asarray(available, dtype=np.float64)
+    rates, counts = np.zeros(a.shape), np.zeros(a.shape[1])
+    for t, budget in enumerate(np.asarray(budgets, dtype=np.float64)):
+        rates[t] = water_fill(targets, counts, float(budget), a[t])
+        counts += rates[t]
+    return rates
+
+
+def offline_participation(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike) -> Floats:
+    """Return the solution s (G,) of the paper's problem OffVar (eq. 8): the best mean rates of the groups.
+
+    These are the mean rates with the least sum_j p_j²/s_j, if all rounds are known beforehand; at most 16 of
+    the weights p (G,) are not 0. The paper's OffVar also demands that every s_j is at least a constant r_min.
+    Here neither OffVar nor FLICS has r_min.
+
+    The solution is exact, but all sets of groups are enumerated. Mean rates s are possible if, for all sets A
+    of groups, ``sum_{j in A} s_j <= f(A)`` with ``f(A) = (1/T) sum_t min(k(t), sum_{j in A} a_j(t))``. These
+    s are a polymatroid, on which sum_j p_j²/s_j is least if the sorted levels s_j/p_j are lexicographically
+    largest (Fujishige, "Lexicographically optimal base of a polymatroid", 1980). Let A be the set with the
+    lowest f(A)/p(A): this ratio is the level of all groups in A. The others' levels follow in the same way,
+    with A's fixed.
+    """
+    p, a, k = (np.asarray(each, dtype=np.float64) for each in (targets, available, budgets))
+    best, wanted = np.zeros(p.size), np.flatnonzero(p)
+    if wanted.size > 16:
+        raise ValueError(f"targets has {wanted.size} groups with p > 0: must be at most 16")
+    sets = np.arange(2**wanted.size)
+    members = (sets[:, None] >> np.arange(wanted.size)) & 1
+    weight = members @ p[wanted]
+    most = np.zeros(sets.size)
+    for rows in np.array_split(np.arange(len(a)), 1 + a.shape[0] * sets.size // 2**21):
+        most += np.minimum(k[rows, None], a[np.ix_(rows, wanted)] @ members.T).sum(axis=0)
+    most /= len(a)
+    known = 0
+    while known < sets[-1]:
+        larger = sets[(sets & known == known) & (sets != known)]
+        levels = (most[larger] - most[known]) / (weight[larger] - weight[known])
+        lowest = larger[np.argmin(levels)]
+        new = wanted[members[lowest & ~known].astype(np.bool_)]
+        best[new] = p[new] * levels.min()
+        known = int(lowest)
+    return best
+
 
 NUM_GROUPS, K = 10, 20
 MEANS = np.geomspace(1, 100, NUM_GROUPS)
@@ -28,22 +71,18 @@ HORIZONS = (10, 50, 200, 1000, 4000)
 
 
 def variance(participation: Floats, groups: Floats) -> float:
-    """Return sum_j p_j²/s_j (eq. 5), where s (G,) is `participation`: the mean rate of each group.
+    """Return sum_j p_j²/s_j (eq. 5) over the groups j with ``groups[j] > 0``; `participation` is s (G,).
 
-    The rate of a group in a round is the expected number of its clients that take part. The sum is over the
-    groups j with ``groups[j] > 0``. It is infinite if one of these groups has s_j = 0.
+    s_j is the mean over the rounds of the expected number of clients of group j that take part; 0 gives
+    infinity.
     """
     served = groups > 0
     with np.errstate(divide="ignore"):
         return float((SHARES[served] ** 2 / participation[served]).sum())
 
 
-def run_variance(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = False) -> Outcome:
-    """Measure by how many percent each policy's variance is above that of the offline optimum.
-
-    If `quick`, leave out the largest of the `horizons`.
-    """
-    horizons = horizons[:-1] if quick else horizons
+def run_variance(seed: int, horizons: tuple[int, ...] = HORIZONS) -> Outcome:
+    """Measure by how many percent each policy's variance is above that of the offline optimum."""
     horizon = horizons[-1]
     points = np.unique(np.geomspace(horizons[0], horizon, 14).round().astype(int))
     cells: dict[Cell, float] = {}
@@ -84,17 +123,11 @@ BETA = 1.0
 mean over t of sum p²/ŝ(t)) is infinite if a group misses round 1."""
 
 
-def toss(
-    a: Floats,  # (T, G) number of available clients of each group
-    k: Floats,  # (T,) budget K(t) of each round
-    rng: np.random.Generator,  # source of the coin tosses
-) -> tuple[Floats, Floats]:
-    """Let clients toss coins to decide whether they take part, with the rates of FLICS.
+def toss(a: Floats, k: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Let available clients of group j take part with probability r_j/a_j, where r are the rates of FLICS.
 
-    An available client of group j takes part with probability r_j/a_j. The number r̂(t) of clients of each
-    group that take part in round t gives ŝ(t) = (β + r̂(1) + ... + r̂(t))/t.
-
-    Returns (T, G) and (T, G) r̂(t), the number of participants of each group, and ŝ(t).
+    `a` (T, G) are the available clients of each group, `k` (T,) the budgets. Returns r̂(t) (T, G), the number
+    of participants of each group, and ŝ(t) = (β + r̂(1) + ... + r̂(t))/t.
     """
     counts, took_part, estimates = np.full(a.shape[1], BETA), np.empty(a.shape), np.empty(a.shape)
     for t, (here, budget) in enumerate(zip(a, k, strict=True)):
@@ -106,14 +139,8 @@ def toss(
     return took_part, estimates
 
 
-def run_sigma(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = False) -> Outcome:
-    """Measure by how many percent σ_T of FLICS is above the offline optimum.
-
-    A group without an available client in rounds 1 to T does not count, as in `variance`.
-
-    If `quick`, leave out the largest of the `horizons`.
-    """
-    horizons = horizons[:-1] if quick else horizons
+def run_sigma(seed: int, horizons: tuple[int, ...] = HORIZONS) -> Outcome:
+    """Measure by how many percent σ_T of FLICS is above the offline optimum; see `variance`."""
     cells: dict[Cell, float] = {}
     for number, (name, process) in enumerate(PROCESSES.items()):
         a = process(MEANS, horizons[-1], np.random.default_rng((seed, number))).astype(np.float64)
@@ -131,13 +158,11 @@ def run_sigma(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = Fal
 EXPERIMENTS = (
     Experiment(
         name="flics-variance",
+        quick={"horizons": HORIZONS[:-1]},
         run=run_variance,
         x="rounds T",
         y="excess over the offline optimum, %",
         log_y=True,
     ),
-    Experiment(
-        name="flics-sigma",
-        run=run_sigma,
-    ),
+    Experiment(name="flics-sigma", run=run_sigma, quick={"horizons": HORIZONS[:-1]}),
 )

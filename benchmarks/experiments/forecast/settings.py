@@ -10,12 +10,12 @@ from benchmarks.experiments.forecast.streams import (
     MakeStream,
     Stream,
     drift,
-    made,
     noise_of,
     regret_on_stream,
     sized,
     static,
 )
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.osmd.least_squares import Trial, train_scaffold, unlike_clients
 from benchmarks.experiments.report import Cell, Experiment, Outcome
 
@@ -32,9 +32,8 @@ class Setting(NamedTuple):
 def common(rng: np.random.Generator, m: int, t: int, knots: tuple[float, ...], noise: float = 0) -> Stream:
     """Multiply static norms by a factor common to all clients.
 
-    At equally spaced rounds the factor has the values `knots`. Between these rounds, the logarithm of the
-    factor is linear. Each norm is also multiplied by lognormal noise, whose logarithm has the standard
-    deviation `noise`.
+    The logarithm of the factor is linear between the values `knots`, at equally spaced rounds. Each norm is
+    also multiplied by lognormal noise.
     """
     sizes, norms = static(rng, m, t)
     factor = np.exp(np.interp(np.linspace(0, len(knots) - 1, t), np.arange(len(knots)), np.log(knots)))
@@ -42,10 +41,9 @@ def common(rng: np.random.Generator, m: int, t: int, knots: tuple[float, ...], n
 
 
 def few_outweigh(rng: np.random.Generator, m: int, t: int, few: int, factor: float, noise: float) -> Stream:
-    """Draw lognormal norms, one for each client, and multiply those of `few` clients by `factor`.
+    """Draw lognormal norms (σ = .3), one for each client, and multiply those of `few` clients by `factor`.
 
-    The logarithms of the norms have the standard deviation .3. The norms are constant over the rounds,
-    except for lognormal noise, whose logarithm has the standard deviation `noise`.
+    The norms are constant over the rounds, except for lognormal noise with the standard deviation `noise`.
     """
     norms = rng.lognormal(0, 0.3, m)
     norms[rng.choice(m, few, replace=False)] *= factor
@@ -53,10 +51,7 @@ def few_outweigh(rng: np.random.Generator, m: int, t: int, few: int, factor: flo
 
 
 def pareto(rng: np.random.Generator, m: int, t: int, clients: float, noise: float) -> Stream:
-    """Return norms that are products of two Pareto numbers: one of the client, one of the client and round.
-
-    The exponents of these numbers are `clients` and `noise`. A number with the exponent inf is always 1.
-    """
+    """Return products of two Pareto numbers: a client's, and a client's and round's; inf stands for 1."""
     own = 1.0 if np.isinf(clients) else 1 + rng.pareto(clients, m)
     norms = np.broadcast_to(own, (t, m)) * (1.0 if np.isinf(noise) else 1 + rng.pareto(noise, (t, m)))
     return Stream(np.ones(m), norms)
@@ -78,7 +73,7 @@ SETTINGS = {
     "drift, K = 20": Setting(drift, 200, 20, 200),
 }
 SCAFFOLD = "SCAFFOLD, σ = 10"
-COLUMNS = SELECTORS | {"adaptive-osmd x1000": ("adaptive-osmd", {"learning_rate_multiplier": 1000.0})}
+COLUMNS = SELECTORS | {"adaptive-osmd x1000": Method("adaptive-osmd", {"learning_rate_multiplier": 1000.0})}
 
 
 def run_settings(seed: int, quick: bool = False) -> Outcome:
@@ -88,24 +83,18 @@ def run_settings(seed: int, quick: bool = False) -> Outcome:
         m, k, t = setting.num_clients, setting.clients_per_round, setting.num_rounds // (10 if quick else 1)
         stream = setting.make(np.random.default_rng(seed), m, t)
         regrets = {
-            column: regret_on_stream(partial(made, chosen, k, t, seed), stream, k)
-            for column, chosen in COLUMNS.items()
+            column: regret_on_stream(method.made(stream.sizes, k, seed, t), stream, k)
+            for column, method in COLUMNS.items()
         }
         cells |= {(row, column): regret / regrets["uniform"] for column, regret in regrets.items()}
     m, k, t = 100, 5, 50 if quick else 500
     rng = np.random.default_rng(seed)
     problem = unlike_clients(rng, 10, m)
-    trials = [Trial(made(chosen, k, t, seed, np.ones(m))) for chosen in COLUMNS.values()]
-    tracks = train_scaffold(problem, trials, rng, clients_per_round=k, num_rounds=t)
+    trials = [Trial(method.made(m, k, seed, t)) for method in COLUMNS.values()]
+    tracks = train_scaffold(problem, trials, rng, num_rounds=t)
     for column, track in zip(COLUMNS, tracks, strict=True):
         cells[SCAFFOLD, column] = float(track.regret[-1] / tracks[0].regret[-1])
     return Outcome(cells)
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="forecast-settings",
-        run=run_settings,
-        seeds=10,
-    ),
-)
+EXPERIMENTS = (Experiment(name="forecast-settings", run=run_settings, seeds=10),)

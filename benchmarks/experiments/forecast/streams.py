@@ -5,15 +5,15 @@ selectors meet the same norms. Selectors are compared by cumulative regret (`ben
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.experiments.methods import OWN_DRAWS, Method
 from benchmarks.experiments.regret import excess, feedback_of
 from benchmarks.experiments.report import Experiment, Outcome
 from strategies.numerics.arrays import Floats
-from strategies.selectors import Selector, create
+from strategies.selectors import Selector
 
 SPREAD = 1.0
 """Standard deviation of the logarithm of the norms that `static` returns. Most streams are made from these
@@ -30,53 +30,43 @@ class Stream(NamedTuple):
 MakeStream = Callable[[np.random.Generator, int, int], Stream]
 """A function that makes a stream from a source of randomness, M and T."""
 
-MakeSelector = Callable[[Floats], Selector]
-"""A function that makes the measured selector from the clients' data sizes (M,)."""
-
 
 def static(rng: np.random.Generator, m: int, t: int, spread: float = SPREAD) -> Stream:
-    """Return the static norms: lognormal over the clients, and constant over the rounds. Sizes are equal.
-
-    Most of the following functions change these norms. m is the number of clients, t the number of rounds.
-    """
+    """Return norms that are lognormal over the clients, and constant over the rounds. Sizes are equal."""
     return Stream(np.ones(m), np.tile(rng.lognormal(0, spread, m), (t, 1)))
 
 
-def _decay(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Shrink the static norms of all clients by the same factor in each round, to a thousandth at the end."""
-    sizes, norms = static(rng, m, t)
-    return Stream(sizes, norms * np.geomspace(1, 1e-3, t)[:, None])
+def changed(factor: Callable[[np.random.Generator, int, int], Floats]) -> MakeStream:
+    """Return a function that multiplies the static norms by what `factor` returns: (T, M), (T, 1) or (M,)."""
 
+    def stream(rng: np.random.Generator, m: int, t: int) -> Stream:
+        sizes, norms = static(rng, m, t)
+        return Stream(sizes, norms * factor(rng, m, t))
 
-def drift(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Multiply each static norm by a factor whose logarithm is a random walk with steps N(0, .03²)."""
-    sizes, norms = static(rng, m, t)
-    return Stream(sizes, norms * np.exp(rng.normal(0, 0.03, (t, m)).cumsum(axis=0)))
-
-
-def _jumps(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Multiply the static norms of a tenth of the clients by 30 from the middle on."""
-    sizes, norms = static(rng, m, t)
-    norms[t // 2 :, rng.choice(m, max(1, m // 10), replace=False)] *= 30
-    return Stream(sizes, norms)
+    return stream
 
 
 def noise_of(spread: float) -> MakeStream:
     """Return a function that makes static norms, each multiplied by noise: exp(N(0, `spread`²))."""
+    return changed(lambda rng, m, t: rng.lognormal(0, spread, (t, m)))
 
-    def stream(rng: np.random.Generator, m: int, t: int) -> Stream:
-        sizes, norms = static(rng, m, t)
-        return Stream(sizes, norms * rng.lognormal(0, spread, (t, m)))
 
-    return stream
+def some(factor: float, share: float, since: float) -> MakeStream:
+    """Multiply the static norms of a share of the clients by a factor, from a share of the rounds on."""
+
+    def factors(rng: np.random.Generator, m: int, t: int) -> Floats:
+        found = np.ones((t, m))
+        found[int(since * t) :, rng.choice(m, max(1, int(share * m)), replace=False)] = factor
+        return found
+
+    return changed(factors)
 
 
 def sized(power: float, noise: float, own: float) -> MakeStream:
     """Return a function that makes norms which depend on the clients' data sizes.
 
-    λ ||g|| is proportional to the product of size^power, a lognormal factor for each client, and lognormal
-    noise for each client and round. The logarithms of factor and noise have the standard deviations `own` and
-    `noise`.
+    λ ||g|| is proportional to size^power times a lognormal factor for each client, and lognormal noise for
+    each client and round, with the standard deviations `own` and `noise`.
     """
 
     def stream(rng: np.random.Generator, m: int, t: int) -> Stream:
@@ -87,62 +77,32 @@ def sized(power: float, noise: float, own: float) -> MakeStream:
     return stream
 
 
-def _equal(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """All norms are 1."""
-    return Stream(np.ones(m), np.ones((t, m)))
-
-
-def _everybody(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Multiply the static norms of all clients by 100 from the middle on."""
-    sizes, norms = static(rng, m, t)
-    norms[t // 2 :] *= 100
-    return Stream(sizes, norms)
-
-
-def _cycle(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Multiply the static norms of half of the clients by 10. The halves take turns of 100 rounds."""
-    sizes, norms = static(rng, m, t)
-    first = np.arange(m) < m // 2
+def _turns(rng: np.random.Generator, m: int, t: int) -> Floats:
     turn = (np.arange(t) // 100 % 2 == 0)[:, None]
-    return Stream(sizes, norms * np.where(first == turn, 10, 1))
+    return np.where((np.arange(m) < m // 2) == turn, 10.0, 1.0)
 
 
-def _zeros(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Set the static norms of 80 % of the clients to 0 in all rounds."""
-    sizes, norms = static(rng, m, t)
-    norms[:, rng.choice(m, 4 * m // 5, replace=False)] = 0
-    return Stream(sizes, norms)
-
-
+drift = changed(lambda rng, m, t: np.exp(rng.normal(0, 0.03, (t, m)).cumsum(axis=0)))
+"""Multiplies each static norm by a factor whose logarithm is a random walk with steps N(0, .03²)."""
 STREAMS: dict[str, MakeStream] = {
     "static": static,
-    "common decay": _decay,
+    "common decay": changed(lambda rng, m, t: np.geomspace(1, 1e-3, t)[:, None]),
     "drift": drift,
-    "a tenth jumps": _jumps,
+    "a tenth jumps": some(30, share=0.1, since=0.5),
     "noise 1": noise_of(1),
     "noise 2": noise_of(2),
     "sizes uninformative": sized(0, 0, 1.5),
     "sizes anti-informative": sized(-1, 0, 0.5),
     "sizes exact, noise 1": sized(1, 1, 0),
-    "all equal": _equal,
-    "everybody x100": _everybody,
-    "half-half cycle": _cycle,
-    "80 % zeros": _zeros,
+    "all equal": lambda rng, m, t: Stream(np.ones(m), np.ones((t, m))),
+    "everybody x100": changed(lambda rng, m, t: np.where(np.arange(t)[:, None] < t // 2, 1.0, 100.0)),
+    "half-half cycle": changed(_turns),  # the halves take turns of 100 rounds
+    "80 % zeros": some(0, share=0.8, since=0),
 }
 
 
-def regret_on_stream(
-    make: MakeSelector,  # function that makes the selector from the data sizes (M,)
-    stream: Stream,  # the stream. All its rounds are run.
-    # K in the formula of the regret. The selector must draw as many clients in a round.
-    clients_per_round: int,
-) -> float:
-    """Return the cumulative regret of a selector on a stream.
-
-    Returns regret >= 0, in the unit of the stream's squared norms. It can be compared only with the regret
-    of another selector on the same stream.
-    """
-    selector = make(stream.sizes)
+def regret_on_stream(selector: Selector, stream: Stream, clients_per_round: int) -> float:
+    """Return the cumulative regret >= 0 of a selector on a stream, in the unit of its squared norms."""
     r = stream.norms * (stream.sizes / stream.sizes.sum())
     regret = 0.0
     for round, norms in enumerate(stream.norms, start=1):
@@ -157,49 +117,24 @@ def make_stream(name: str, seed: int, num_clients: int = 100, num_rounds: int = 
     return STREAMS[name](np.random.default_rng(seed), num_clients, num_rounds)
 
 
-NUM_ROUNDS = 1000
-SELECTORS: dict[str, tuple[str, dict[str, Any]]] = {
-    "uniform": ("uniform", {}),
-    "md": ("md", {}),
-    "avare": ("avare", {}),
-    "mabs": ("mabs", {}),
-    "vrb": ("vrb", {}),
-    "k-vib": ("k-vib", {}),
-    "k-vib, γ x.001": (
-        "k-vib",
-        {"gamma_multiplier": 0.001},
-    ),  # the best of six on seed 100, in the mean of logs
-    "adaptive-osmd x100": ("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
-    "forecast": ("forecast", {}),
+SELECTORS = {
+    **{name: Method(name) for name in ("uniform", "md", "avare", "mabs", "vrb", "k-vib")},
+    # The best of six on seed 100, in the mean of logs.
+    "k-vib, γ x.001": Method("k-vib", {"gamma_multiplier": 0.001}),
+    "adaptive-osmd x100": Method("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
+    "forecast": Method("forecast", OWN_DRAWS),
 }
-"""The column of a selector in the table, its name, and its settings."""
+"""Column of the table -> method."""
 
 
-def made(
-    chosen: tuple[str, dict[str, Any]], clients_per_round: int, num_rounds: int, seed: int, sizes: Floats
-) -> Selector:
-    """Return a new selector with a name and settings, for clients of these sizes (M,)."""
-    name, settings = chosen
-    return create(
-        name,
-        sizes.size,
-        client_sizes=sizes,
-        clients_per_round=clients_per_round,
-        num_rounds=num_rounds,
-        seed=seed,
-        **settings,
-    )
-
-
-def run_streams(seed: int, quick: bool = False) -> Outcome:
-    """Measure all `SELECTORS` on every stream. If `quick`, streams have a tenth of the rounds."""
-    k, num_rounds = 5, NUM_ROUNDS // 10 if quick else NUM_ROUNDS
-    cells = {}
+def run_streams(seed: int, num_rounds: int = 1000) -> Outcome:
+    """Measure all `SELECTORS` on every stream."""
+    k, cells = 5, {}
     for stream_name in STREAMS:
         stream = make_stream(stream_name, seed, num_rounds=num_rounds)
         regrets = {
-            column: regret_on_stream(partial(made, chosen, k, num_rounds, seed), stream, k)
-            for column, chosen in SELECTORS.items()
+            column: regret_on_stream(method.made(stream.sizes, k, seed, num_rounds), stream, k)
+            for column, method in SELECTORS.items()
         }
         # If all norms are equal, uniform sampling has no regret to divide by. Then the cell is the loss
         # divided by the least possible loss.
@@ -211,10 +146,4 @@ def run_streams(seed: int, quick: bool = False) -> Outcome:
     return Outcome(cells)
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="forecast-streams",
-        run=run_streams,
-        seeds=3,
-    ),
-)
+EXPERIMENTS = (Experiment(name="forecast-streams", run=run_streams, seeds=3),)

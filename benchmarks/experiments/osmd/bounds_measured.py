@@ -1,9 +1,4 @@
-"""Compares the OSMD paper's bounds with the regret, heterogeneity and gradient on the problem of appendix F.
-
-`bounds` has the bounds and explains their symbols. `least_squares` has the problem and the training.
-"""
-
-from __future__ import annotations
+"""The OSMD paper's bounds beside the regret, heterogeneity and gradient, on the problem of appendix F."""
 
 import math
 from functools import partial
@@ -42,9 +37,8 @@ class Comparator(NamedTuple):
 
 
 def comparators(roots: Floats, floor: float) -> dict[str, Comparator]:
-    """Return three comparators by name: the best q^t >= `floor`, the best q^t, the best fixed q >= `floor`.
+    """Return the best q^t >= `floor`, the best q^t, and the best fixed q >= `floor`, by name.
 
-    The first two are best in each round t, the second without a floor. The third is the same in all rounds.
     `roots` (T, M) holds sqrt(a) of all clients in each round.
     """
     with np.errstate(divide="ignore"):
@@ -63,23 +57,19 @@ def comparators(roots: Floats, floor: float) -> dict[str, Comparator]:
 
 
 def _selectors(seed: int, num_rounds: int, a_max: float) -> dict[tuple[str, str], Selector]:
-    """Return the selectors: (name, version) -> selector with the printed rates and γ, and with a fixed ā."""
-    made = {}
-    for name in ("osmd", "adaptive-osmd", "adaptive-doubling-osmd"):
-        for version in ("v1", "v2"):
-            gamma = {} if name == "osmd" else {"gamma": "printed"}
-            made[name, version] = create(
-                name,
-                M,
-                clients_per_round=K,
-                num_rounds=num_rounds,
-                seed=seed,
-                alpha=ALPHA,
-                rates=version,
-                a_max=a_max,
-                **gamma,
-            )
-    return made
+    """Return (name, version) -> selector with the printed rates and γ, and with a fixed ā."""
+    new = partial(create, clients_per_round=K, num_rounds=num_rounds, seed=seed, alpha=ALPHA, a_max=a_max)
+    printed: dict[str, Any] = {"gamma": "printed"}
+    return {
+        (name, version): new(name, M, rates=version, **({} if name == "osmd" else printed))
+        for name in ("osmd", "adaptive-osmd", "adaptive-doubling-osmd")
+        for version in ("v1", "v2")
+    }
+
+
+def _check(track: Track, a_max: float) -> None:
+    if (track.roots**2).max() > a_max:
+        raise ValueError("an a exceeds ā, which the theorems exclude; raise MARGIN")
 
 
 def _bound(name: str, at: bounds.Setting, a_max: float, track: Track, against: Comparator) -> float:
@@ -96,9 +86,7 @@ def _bound(name: str, at: bounds.Setting, a_max: float, track: Track, against: C
 
 def gradients_on_the_way(problem: Problem, num_rounds: int, step: float = 0.1) -> tuple[Floats, Floats]:
     """Return ||∇F_m(w)|| (W, M) and ||∇F(w)|| (W,) at 20 models on the path of gradient descent from 0."""
-    n = problem.y.shape[1]
-    hessians = problem.x.transpose(0, 2, 1) @ problem.x / n
-    rights = (problem.y[:, None] @ problem.x)[:, 0] / n
+    hessians, rights = problem.forms()
     w, norms, means = np.zeros(problem.x.shape[2]), [], []
     for round in range(num_rounds):
         g = hessians @ w - rights
@@ -109,12 +97,8 @@ def gradients_on_the_way(problem: Problem, num_rounds: int, step: float = 0.1) -
     return np.array(norms), np.array(means)
 
 
-def run_bounds(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Measure regrets, and compute their bounds; compute ζ² on the path of gradient descent.
-
-    If `quick`, train for a tenth of the rounds.
-    """
-    num_rounds = num_rounds // 10 if quick else num_rounds
+def run_bounds(seed: int, num_rounds: int = T) -> Outcome:
+    """Measure regrets, and compute their bounds; compute ζ² on the path of gradient descent."""
     cells: dict[Cell, float] = {}
     for sigma in SIGMAS:
         rng = np.random.default_rng(seed)
@@ -122,24 +106,21 @@ def run_bounds(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
         a_max = MARGIN * float(problem.initial_norms().max() / M) ** 2
         selectors = _selectors(seed, num_rounds, a_max)
         trials = [Trial(selector) for selector in selectors.values()]
-        tracks = train(problem, trials, rng, clients_per_round=K, num_rounds=num_rounds)
+        tracks = train(problem, trials, rng, num_rounds=num_rounds)
         for (name, version), track in zip(selectors, tracks, strict=True):
             row, at = f"{name}, {version}, σ={sigma:g}", bounds.Setting(version, M, K, ALPHA)
-            if (track.roots**2).max() > a_max:
-                raise ValueError(f"{row}: an a exceeds ā, which the theorems exclude; raise MARGIN")
+            _check(track, a_max)
             # The selector's own loss: its regret against the best p of each round, plus the loss of this p.
             own = float(track.regret[-1] + (track.roots.sum(axis=1) ** 2).sum() / K)
             any_p = float((track.roots**2).sum()) * M / (ALPHA * K)
             for against, comparator in comparators(track.roots, ALPHA / M).items():
                 regret = own - comparator.losses
+                if against == "best p" and name != "osmd":
+                    continue
+                bound = _bound(name, at, a_max, track, comparator)
                 if against == "best p":
-                    if name != "osmd":
-                        continue
                     rate = smallest_rate(version, M, K, ALPHA, num_rounds, 0) / a_max
-                    bound = _bound(name, at, a_max, track, comparator)
                     bound += bounds.projection_error(at, rate, comparator.q, track.roots)
-                else:
-                    bound = _bound(name, at, a_max, track, comparator)
                 cells[row, f"bound, {against}"] = math.log10(bound / regret)
             cells[row, "any p ≥ α/M"] = math.log10(any_p / track.regret[-1])
         zeta = bounds.heterogeneity(*gradients_on_the_way(problem, num_rounds), alpha=ALPHA)
@@ -151,15 +132,12 @@ def run_bounds(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 
 # Theorem 2: the gradient.
 
-BATCH, STEP_SIZE = 10, 0.1
-"""B and μ, as in `train` and `Trial`."""
+BATCH, STEP_SIZE, LOCAL_STEPS = 10, 0.1, 5
+"""B and μ, as in `train` and `Trial`; and B of Algorithm 4, the local steps of FedAvg."""
 
 
 def along(problem: Problem, models: Floats) -> tuple[Floats, Floats, float]:
-    """Return ||∇F_m(w)|| (W, M) and ||∇F(w)|| (W,) at the models (W, d), and σ².
-
-    The variance of one sample's gradient depends on the client and the model; σ² is the largest of all.
-    """
+    """Return ||∇F_m(w)|| (W, M) and ||∇F(w)|| (W,) at the models (W, d), and the largest σ² of all."""
     norms, means, noise = [], [], 0.0
     for w in models:
         residuals = problem.x @ w - problem.y
@@ -171,14 +149,8 @@ def along(problem: Problem, models: Floats) -> tuple[Floats, Floats, float]:
     return np.array(norms), np.array(means), noise
 
 
-def run_gradient(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Train with several selectors, and compare the mean squared gradient, and the gap of eq. 5, with bounds.
-
-    If `quick`, train for a tenth of the rounds.
-
-    Raises ValueError if an a exceeds ā.
-    """
-    num_rounds = num_rounds // 10 if quick else num_rounds
+def run_gradient(seed: int, num_rounds: int = T) -> Outcome:
+    """Compare the mean squared gradient of several selectors, and the gap of eq. 5, with bounds."""
     cells: dict[Cell, float] = {}
     for sigma in SIGMAS:
         rng = np.random.default_rng(seed)
@@ -194,22 +166,13 @@ def run_gradient(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome
             "adaptive-osmd × 100": fast(),
         }
         trials = [Trial(selector, STEP_SIZE) for selector in selectors.values()]
-        tracks = train(problem, trials, rng, clients_per_round=K, num_rounds=num_rounds, batch_size=BATCH)
+        tracks = train(problem, trials, rng, num_rounds=num_rounds, batch_size=BATCH)
         whole = {"uniform, full": new("uniform"), "adaptive-osmd × 100, full": fast()}
-        tracks += train(
-            problem,
-            [Trial(selector, STEP_SIZE) for selector in whole.values()],
-            rng,
-            clients_per_round=K,
-            num_rounds=num_rounds,
-            batch_size=problem.y.shape[1],
-            replacement=False,
-        )
+        trials, samples = [Trial(selector, STEP_SIZE) for selector in whole.values()], problem.y.shape[1]
+        tracks += train(problem, trials, rng, num_rounds=num_rounds, batch_size=samples, replacement=False)
         best = bounds.heterogeneity(*gradients_on_the_way(problem, num_rounds), alpha=ALPHA).best
         for name, track in zip((*selectors, *whole), tracks, strict=True):
             row = f"{name}, σ={sigma:g}"
-            if (track.roots**2).max() > a_max:
-                raise ValueError(f"{row}: an a exceeds ā, which the theorems exclude; raise MARGIN")
             found = _gradient_bounds(problem, track, best, a_max, name, full=name in whole)
             cells |= {(row, column): math.log10(value) for column, value in found.items()}
         gap, limit = strongly_convex(problem, new("uniform"), num_rounds)
@@ -229,24 +192,22 @@ def _gradient_bounds(
 ) -> dict[str, float]:
     """Return the mean squared gradient of a run and its bounds: column of the table -> value.
 
-    `best` (M,) is the best fixed p, and `name` the selector's name. With a `local_rate`, `train_fedavg` ran
-    with this step size, and `a_max` bounds the a of Algorithm 4; else `train` ran. With `full`, the run had
-    full gradients, so σ is 0.
+    `best` (M,) is the best fixed p. With a `local_rate`, `train_fedavg` ran with this step size, and `a_max`
+    bounds the a of Algorithm 4; else `train` ran. With `full`, the run had full gradients, so σ is 0.
     """
-    rounds = len(track.loss)
+    rounds, unit = len(track.loss), 1 if local_rate is None else LOCAL_STEPS
+    _check(track, a_max * unit)
     x, y = problem.x.reshape(-1, problem.x.shape[2]), problem.y.ravel()
     models = np.vstack([np.zeros(x.shape[1]), track.models[:-1]])
     norms, means, noise = along(problem, models)
-    if full:
-        noise = 0.0
+    noise = 0.0 if full else noise
     least = float(((y - x @ np.linalg.lstsq(x, y, rcond=None)[0]) ** 2).mean() / 2)
     gap = float((y**2).mean() / 2) - least
     if local_rate is None:
-        smoothness, unit = float(np.linalg.eigvalsh(x.T @ x / y.size)[-1]), 1
+        smoothness = float(np.linalg.eigvalsh(x.T @ x / y.size)[-1])
         of = bounds.Descent(STEP_SIZE, smoothness, gap, noise, BATCH, rounds)
     else:
-        of = bounds.Descent(local_rate, largest_smoothness(problem), gap, noise, LOCAL_STEPS, rounds)
-        unit = LOCAL_STEPS
+        of = bounds.Descent(local_rate, problem.smoothness(), gap, noise, LOCAL_STEPS, rounds)
     own = float(track.regret[-1] + (track.roots.sum(axis=1) ** 2).sum() / K)
 
     def spread(q: Floats) -> float:
@@ -274,26 +235,8 @@ def _gradient_bounds(
     return {f"log10 {column}": value for column, value in found.items()}
 
 
-# Theorem 5: the gradient of FedAvg.
-
-LOCAL_STEPS = 5
-"""B of Algorithm 4, the number of local steps."""
-
-
-def largest_smoothness(problem: Problem) -> float:
-    """Return L: the largest curvature of any client's loss."""
-    hessians = problem.x.transpose(0, 2, 1) @ problem.x / problem.y.shape[1]
-    return float(np.linalg.eigvalsh(hessians)[:, -1].max())
-
-
-def run_fedavg(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Train by FedAvg with several selectors, and compare the mean squared gradient with its bounds.
-
-    If `quick`, train for a tenth of the rounds.
-
-    Raises ValueError if an a exceeds A_max.
-    """
-    num_rounds = num_rounds // 10 if quick else num_rounds
+def run_fedavg(seed: int, num_rounds: int = T) -> Outcome:
+    """Train by FedAvg with several selectors, and compare the mean squared gradient with its bounds."""
     cells: dict[Cell, float] = {}
     for sigma in SIGMAS:
         rng = np.random.default_rng(seed)
@@ -301,7 +244,7 @@ def run_fedavg(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
         # G²: the largest squared norm of one sample's gradient at w = 0.
         largest = float((problem.y**2 * (problem.x**2).sum(axis=2)).max())
         a_max = LOCAL_STEPS * largest / M**2
-        rate = 1 / (4 * LOCAL_STEPS * largest_smoothness(problem) * math.sqrt(2 + 1 / ALPHA))
+        rate = 1 / (4 * LOCAL_STEPS * problem.smoothness() * math.sqrt(2 + 1 / ALPHA))
         new = partial(create, num_clients=M, clients_per_round=K, num_rounds=num_rounds, seed=seed)
         learns: dict[str, Any] = {"alpha": ALPHA, "a_max": a_max, "rates": "v2"}
         selectors = {
@@ -310,14 +253,10 @@ def run_fedavg(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
             "adaptive-osmd, v2": new("adaptive-osmd", gamma="printed", **learns),
         }
         trials = [Trial(selector, rate) for selector in selectors.values()]
-        tracks = train_fedavg(
-            problem, trials, rng, clients_per_round=K, num_rounds=num_rounds, local_steps=LOCAL_STEPS
-        )
+        tracks = train_fedavg(problem, trials, rng, num_rounds=num_rounds, local_steps=LOCAL_STEPS)
         best = bounds.heterogeneity(*gradients_on_the_way(problem, num_rounds), alpha=ALPHA).best
         for name, track in zip(selectors, tracks, strict=True):
             row = f"{name}, σ={sigma:g}"
-            if (track.roots**2).max() > a_max * LOCAL_STEPS:
-                raise ValueError(f"{row}: an a exceeds A_max, which the theorems exclude")
             found = _gradient_bounds(problem, track, best, a_max, name, rate)
             cells |= {(row, column): math.log10(value) for column, value in found.items()}
     return Outcome(cells)
@@ -326,14 +265,12 @@ def run_fedavg(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 def strongly_convex(problem: Problem, selector: Selector, num_rounds: int) -> tuple[float, float]:
     """Train with full gradients and the step sizes 2/(ν t); return the gap of eq. 5 and its bound.
 
-    ν is the strong convexity of F, and t counts the rounds from 1. The gap is F(w) - F* at the weighted mean
-    w of the models before the rounds: the model before round t has the weight t. The bound is
-    2/(ν T (T + 1)) sum_t l_t(p_t). The mean squared aggregate is l_t(p_t) for one draw; for K draws it is
-    larger than l_t(p_t) by (1 - 1/K) ||∇F||², which eq. 5 leaves out.
+    ν is the strong convexity of F, and t counts the rounds from 1. The gap is F(w) - F* at the mean w of the
+    models before the rounds, with the weights t. The bound is 2/(ν T (T + 1)) sum_t l_t(p_t). The mean
+    squared aggregate is l_t(p_t) for one draw; for K draws it is larger by (1 - 1/K) ||∇F||², which eq. 5
+    leaves out.
     """
-    n = problem.y.shape[1]
-    hessians = problem.x.transpose(0, 2, 1) @ problem.x / n
-    rights = (problem.y[:, None] @ problem.x)[:, 0] / n
+    hessians, rights = problem.forms()
     hessian, right = hessians.mean(axis=0), rights.mean(axis=0)
     convexity, optimum = float(np.linalg.eigvalsh(hessian)[0]), np.linalg.solve(hessian, right)
     w, mean, losses = np.zeros(right.size), np.zeros(right.size), 0.0
@@ -350,22 +287,7 @@ def strongly_convex(problem: Problem, selector: Selector, num_rounds: int) -> tu
 
 
 EXPERIMENTS = (
-    Experiment(
-        name="osmd-bounds",
-        run=run_bounds,
-        seeds=20,
-        digits=2,
-    ),
-    Experiment(
-        name="osmd-gradient",
-        run=run_gradient,
-        seeds=20,
-        digits=2,
-    ),
-    Experiment(
-        name="osmd-fedavg",
-        run=run_fedavg,
-        seeds=20,
-        digits=2,
-    ),
+    Experiment(name="osmd-bounds", run=run_bounds, seeds=20, digits=2),
+    Experiment(name="osmd-gradient", run=run_gradient, seeds=20, digits=2),
+    Experiment(name="osmd-fedavg", run=run_fedavg, seeds=20, digits=2),
 )

@@ -1,12 +1,9 @@
 """The problems and the training of the OSMD paper's appendix F: regression by SGD, FedAvg or SCAFFOLD.
 
-All trials of a comparison are trained side by side on the same data and mini-batches. If the seeds of their
-selectors are equal, they also share the random numbers of the draws. One matrix product computes the
-gradients of all clients at the models of all trials, so the regret of each trial is known. In shapes, A is
-the number of trials.
+All trials of a comparison are trained side by side on the same mini-batches, and with the same random numbers
+of the draws if their seeds are equal. One matrix product computes the gradients of all clients at the models
+of all A trials, so the regret of each trial is known.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -29,21 +26,25 @@ class Problem(NamedTuple):
     y: Floats  # (M, n) targets
 
     def initial_norms(self) -> Floats:
-        """Return the norm of each client's gradient (M,) at w = 0 over all its samples.
-
-        Clients would report these norms if the server asked for norms before training.
-        """
+        """Return the norm of each client's gradient (M,) at w = 0 over all its samples."""
         norms: Floats = np.linalg.norm((self.y[:, None] @ self.x)[:, 0], axis=1) / self.y.shape[1]
         return norms
+
+    def forms(self) -> tuple[Floats, Floats]:
+        """Return the Hessian of each client's loss (M, d, d), and minus its gradient at w = 0 (M, d)."""
+        n = self.y.shape[1]
+        return self.x.transpose(0, 2, 1) @ self.x / n, (self.y[:, None] @ self.x)[:, 0] / n
+
+    def smoothness(self) -> float:
+        """Return L: the largest curvature of any client's loss."""
+        return float(np.linalg.eigvalsh(self.forms()[0])[:, -1].max())
 
 
 def unlike_clients(
     rng: np.random.Generator,
-    sigma: float,  # σ >= 0
-    num_clients: int = 100,  # M
-    condition: float = 25.0,  # κ >= 1, the largest Σ_jj divided by the smallest
-    # Whether s_m Σ_jj is the variance of feature j, as the paper's text says, or its standard deviation, as
-    # we read the authors' script. With "std" the clients' gradients are proportional to s_m², not to s_m.
+    sigma: float,
+    num_clients: int = 100,
+    condition: float = 25.0,
     spread: Literal["variance", "std"] = "variance",
 ) -> Problem:
     """Make the problem of appendix F (eq. 44): clients whose features differ in scale.
@@ -51,7 +52,8 @@ def unlike_clients(
     Each client has 100 samples with d = 10 features x ~ N(0, s_m Σ), Σ_jj = κ^((j-1)/(d-1) - 1), and with
     noise N(0, 0.1²). The entries of w* are N(10, 3). N's second argument is a variance. The scales s_m are
     lognormal with standard deviation σ of the logarithm, then divided by a common factor so that the largest
-    is 10.
+    is 10. With `spread` "std", s_m Σ_jj is the standard deviation of feature j, as we read the authors'
+    script, so the gradients are proportional to s_m², not to s_m.
     """
     n, d = 100, 10
     truth = rng.normal(10, np.sqrt(3), d)
@@ -67,9 +69,8 @@ def unlike_clients(
 def one_feature_each(rng: np.random.Generator, nu: float, num_clients: int = 100) -> Problem:
     """Make the problem of section F.5: only one of the d = 10 features of each client is not 0.
 
-    This feature is drawn uniformly for each client, and its values are N(1, 0.1²). The entries of w* are
-    lognormal with standard deviation ν of the logarithm. So the Lipschitz constants of all clients' gradients
-    are about 1, but the gradients differ as much as the entries of w* do.
+    The feature is random, its values are N(1, 0.1²), and the entries of w* lognormal with standard deviation
+    ν of the logarithm. So all Lipschitz constants are about 1, but gradients differ as the entries of w* do.
     """
     n, d = 100, 10
     truth = rng.lognormal(0, nu, d)
@@ -104,12 +105,7 @@ class _Recorder:
     """Lets all trials select and learn in each round, and records their losses, regrets and errors."""
 
     def __init__(
-        self,
-        problem: Problem,
-        trials: Sequence[Trial],
-        clients_per_round: int,
-        num_rounds: int,
-        factor: float = 1.0,
+        self, problem: Problem, trials: Sequence[Trial], num_rounds: int, factor: float = 1.0
     ) -> None:
         m, n, d = problem.x.shape
         x, y = problem.x.reshape(m * n, d), problem.y.reshape(m * n)
@@ -117,21 +113,19 @@ class _Recorder:
         # without cancellation near the minimum.
         self._hessian, self._best = x.T @ x / y.size, np.linalg.lstsq(x, y, rcond=None)[0]
         self._least = float(((x @ self._best - y) ** 2).mean() / 2)
-        self._trials, self._k = trials, clients_per_round
+        self._trials, self._k = trials, trials[0].selector.clients_per_round
         self._factor = factor  # multiplies the norms that selectors learn from
         self._loss = np.empty((num_rounds, len(trials)))
         self._regret, self._error = np.empty_like(self._loss), np.empty_like(self._loss)
         self._roots = np.empty((num_rounds, len(trials), m))
         self._models = np.empty((num_rounds, len(trials), d))
+        self.start = np.zeros((len(trials), d))  # models before round 1, and the trials' step sizes
+        self.steps = np.array([trial.step_size for trial in trials])[:, None]
 
-    def play(
-        self,
-        round: int,  # round, from 1 on
-        moves: Floats,  # (A, M, d) gradient or the update that each client would send in each trial
-    ) -> tuple[list[Selection], Floats]:
-        """Let all trials select and learn.
+    def play(self, round: int, moves: Floats) -> tuple[list[Selection], Floats]:
+        """Let all trials select and learn from the moves (A, M, d) that each client would send in each trial.
 
-        Returns (A, d) the selections, and the aggregates of the selected clients' moves.
+        Returns the selections, and the aggregates (A, d) of the selected clients' moves.
         """
         norms = np.sqrt(np.einsum("amd,amd->am", moves, moves))
         m = norms.shape[1]
@@ -147,9 +141,8 @@ class _Recorder:
         roots = self._roots[round - 1] = norms / m
         least = roots.sum(axis=1) ** 2
         excess = (roots**2 / p).sum(axis=1) - least
-        self._regret[round - 1] = (
-            np.where(excess > 1e-12 * least, excess, 0) / self._k
-        )  # rounding may make a regret of 0 negative
+        # Rounding may make a regret of 0 negative.
+        self._regret[round - 1] = np.where(excess > 1e-12 * least, excess, 0) / self._k
         self._error[round - 1] = ((estimates - moves.mean(axis=1)) ** 2).sum(axis=1)
         return selections, estimates
 
@@ -172,8 +165,7 @@ def _batches(
 ) -> tuple[Floats, Floats]:
     """Return a mini-batch of `size` samples of every client: x (M, size, d) and y (M, size).
 
-    If `size` is the number of a client's samples, draws without replacement return all samples, which give
-    full gradients, and use no random numbers.
+    All of a client's samples, without replacement, give full gradients, and use no random numbers.
     """
     m, n, _ = problem.x.shape
     every = np.arange(m)[:, None]
@@ -187,10 +179,7 @@ def _batches(
 
 
 def _gradients(w: Floats, x: Floats, y: Floats) -> Floats:
-    """Return the gradients (M, A, d) of each client's mini-batch at the models w of all trials.
-
-    The shape of w is (M, A, d) if each client has models of its own, or else (A, d).
-    """
+    """Return the gradients (M, A, d) of the clients' mini-batches at the models w (A, d) or (M, A, d)."""
     residuals = w @ x.transpose(0, 2, 1) - y[:, None]
     gradients: Floats = residuals @ x / y.shape[1]
     return gradients
@@ -198,29 +187,23 @@ def _gradients(w: Floats, x: Floats, y: Floats) -> Floats:
 
 def train(
     problem: Problem,
-    trials: Sequence[Trial],  # selectors that have not been used yet, with their step sizes μ
-    rng: np.random.Generator,  # source of the mini-batches
+    trials: Sequence[Trial],
+    rng: np.random.Generator,
     *,
-    clients_per_round: int,  # K, T and the number of samples in a mini-batch
     num_rounds: int,
     batch_size: int = 10,
-    # Whether a client draws its mini-batch with replacement, as in the paper (its samples ξ are i.i.d.). The
-    # experiment `report-noise` draws without replacement.
     replacement: bool = True,
-    # Whether selectors learn from the norm of the sum of a mini-batch's gradients, as we read the authors'
-    # script, instead of the norm of their mean. The training, λ and the regret do not change.
     summed: bool = False,
 ) -> list[Track]:
     """Train by mini-batch SGD with one step a round: w <- w - μ sum_m c_m g_m (Algorithm 3).
 
-    Returns the result of each trial.
+    Mini-batches are drawn with replacement, as in the paper (its samples ξ are i.i.d.); the experiment
+    `report-noise` draws without. If `summed`, selectors learn from the norm of the sum of a mini-batch's
+    gradients, as we read the authors' script, instead of their mean's; training and regret do not change.
     """
     factor = float(batch_size) if summed else 1.0
-    recorder = _Recorder(problem, trials, clients_per_round, num_rounds, factor)
-    w, steps = (
-        np.zeros((len(trials), problem.x.shape[2])),
-        np.array([trial.step_size for trial in trials])[:, None],
-    )
+    recorder = _Recorder(problem, trials, num_rounds, factor)
+    w, steps = recorder.start, recorder.steps
     for round in range(1, num_rounds + 1):
         g = _gradients(w, *_batches(problem, rng, batch_size, replacement)).swapaxes(0, 1)
         _, estimates = recorder.play(round, g)
@@ -234,25 +217,19 @@ def train_fedavg(
     trials: Sequence[Trial],
     rng: np.random.Generator,
     *,
-    clients_per_round: int,
     num_rounds: int,
     local_steps: int = 5,
     batch_size: int = 1,
 ) -> list[Track]:
     """Train by FedAvg with the global step size 1 (Algorithm 4 of the later version).
 
-    In each round every selected client m takes local steps v <- v - μ g_m(v), from w to v_m. Then
-    w <- w - μ sum_m c_m G_m, where G_m = (w - v_m)/μ is the sum of the gradients. As in line 14, selectors
-    learn from ||G_m|| divided by the root of the number of local steps. `Track.regret` and `Track.roots` are
-    computed from ||G_m|| itself.
-
-    The parameters are those of `train`, except that a trial's step size is the μ of the local steps. Each of
-    the `local_steps` of a round has its own mini-batch, by default of one sample, as in the paper.
+    In each round every selected client m takes local steps v <- v - μ g_m(v), from w to v_m, each with its
+    own mini-batch. Then w <- w - μ sum_m c_m G_m, where G_m = (w - v_m)/μ is the sum of the gradients. As in
+    line 14, selectors learn from ||G_m|| divided by the root of the number of local steps; `Track.regret` and
+    `Track.roots` are computed from ||G_m|| itself.
     """
-    recorder = _Recorder(problem, trials, clients_per_round, num_rounds, local_steps**-0.5)
-    m, _, d = problem.x.shape
-    w = np.zeros((len(trials), d))
-    steps = np.array([trial.step_size for trial in trials])[:, None]
+    recorder = _Recorder(problem, trials, num_rounds, local_steps**-0.5)
+    m, w, steps = len(problem.x), recorder.start, recorder.steps
     for round in range(1, num_rounds + 1):
         v = np.tile(w, (m, 1, 1))
         for _ in range(local_steps):
@@ -268,31 +245,24 @@ def train_scaffold(
     trials: Sequence[Trial],
     rng: np.random.Generator,
     *,
-    clients_per_round: int,
     num_rounds: int,
     local_steps: int = 5,
     batch_size: int = 20,
 ) -> list[Track]:
-    """Train by SCAFFOLD with option II of its control variates and server rate 1.
+    """Train by SCAFFOLD (Karimireddy et al., ICML 2020, Algorithm 1) with option II and server rate 1.
 
-    In each round every selected client m starts from w and takes local steps v <- v - μ (g_m(v) - c_m + c).
-    The client ends at v_m. Then, with the weights of the selection::
+    In each round every selected client m takes local steps v <- v - μ (g_m(v) - c_m + c) from w to v_m.
+    Then::
 
         w <- w + sum_m weight_m (v_m - w)
         c_m <- c_m - c + (w - v_m) / (local_steps μ)   for each selected client m;   c = mean of all c_m
 
-    Here w and c on the right are those from before the round. Since c is the mean over all clients, selected
-    or not, it needs no importance weights. Selectors learn from ||v_m - w||. Source: Karimireddy et al.,
-    "SCAFFOLD" (ICML 2020), Algorithm 1.
-
-    The parameters are those of `train`, except that a trial's step size is the μ of the local steps. A round
-    has `local_steps` of them.
+    w and c on the right are those before the round. Since c is the mean over all clients, selected or not, it
+    needs no importance weights. Selectors learn from ||v_m - w||.
     """
-    recorder = _Recorder(problem, trials, clients_per_round, num_rounds)
-    m, _, d = problem.x.shape
-    w = np.zeros((len(trials), d))
-    controls = np.zeros((m, len(trials), d))
-    steps = np.array([trial.step_size for trial in trials])[:, None]
+    recorder = _Recorder(problem, trials, num_rounds)
+    m, w, steps = len(problem.x), recorder.start, recorder.steps
+    controls = np.zeros((m, *w.shape))
     for round in range(1, num_rounds + 1):
         common = controls.mean(axis=0)
         v = np.tile(w, (m, 1, 1))

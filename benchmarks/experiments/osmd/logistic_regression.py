@@ -1,12 +1,9 @@
 """The problem and the training of the OSMD paper's appendix G: logistic regression on images, 500 clients.
 
-With skewed sizes, 65 % of the clients hold 1 training image, 20 % hold 5, 10 % hold 30 and 5 % hold 100. With
-balanced sizes, each client holds 10. The images are drawn at random. All trials of a comparison are trained
-side by side on the same mini-batches. The gradient norms of all clients are computed, so the regret of each
-trial is known (`benchmarks.experiments.regret`). In shapes, A is the number of trials.
-
-The loss is the cross-entropy of the softmax over the C classes. The paper has two misprints: the sum in its
-softmax runs to K instead of C, and its cross-entropy has no minus sign.
+All A trials of a comparison are trained side by side on the same mini-batches, and the gradient norms of all
+clients are computed, so the regret of each trial is known. The loss is the cross-entropy of the softmax over
+the C classes. The paper has two misprints: the sum in its softmax runs to K instead of C, and its
+cross-entropy has no minus sign.
 """
 
 from collections.abc import Callable, Mapping
@@ -63,30 +60,29 @@ class _Batch(NamedTuple):
 
 
 def section_g(
-    makes: Mapping[str, MakeInformed],  # for each trial, by name, the function that makes its selector
-    seed: int,  # seed of the split of the images and of the mini-batches
-    data: Path,  # an .npz file with images ``x_train`` (N, 28, 28) of uint8 and labels ``y_train`` (N,)
+    makes: Mapping[str, MakeInformed],
+    seed: int,
+    data: Path,
     *,
-    batch_size: int = 5,  # largest number of images in a mini-batch, >= 1
-    # Number of images that a client holds -> share of the clients that hold this number. The shares sum to 1.
+    batch_size: int = 5,
     holdings: Mapping[int, float] = SKEWED,
-    # Whether all clients have the weight λ_m = 1/M, and selectors get the data size 1 for each. By default
-    # λ_m is in proportion to the number of images that client m holds.
     equal_weights: bool = False,
-    num_clients: int = 500,  # M, K, T and μ
+    num_clients: int = 500,
     clients_per_round: int = 10,
     num_rounds: int = 1000,
     step_size: float = 0.075,
-    # Function that is called after every round whose number is a multiple of `every`
     watch: Watch | None = None,
-    every: int = 1,  # number of rounds between two calls of `watch`, >= 1
+    every: int = 1,
 ) -> dict[str, SectionGRun]:
     """Train multi-class logistic regression without intercepts by mini-batch SGD, a model for each selector.
 
     Every model starts at 0. A round changes it by w <- w - μ sum_m c_m g_m over the selected clients. g_m is
     the mean gradient over min(`batch_size`, n_m) of client m's n_m images, drawn without replacement. (The
     paper calls the samples of a mini-batch i.i.d., so it draws with replacement.) Pixels are divided by 255.
-    An `Oracle` gets the norms of all clients in a round before it selects.
+    `data` holds images ``x_train`` (N, 28, 28) of uint8 and labels ``y_train`` (N,). λ_m is in proportion to
+    the client's images; with `equal_weights`, it is 1/M, and selectors get the size 1 for each. An `Oracle`
+    gets the norms of all clients before it selects. `watch` is called after each round that is a multiple of
+    `every`.
 
     Returns the state of each trial after the last round, by name.
     """
@@ -143,8 +139,8 @@ def lipschitz_constants(
     """Return an upper bound of the Lipschitz constant of each client's gradient in `section_g`, (M,).
 
     A sample with the pixels x and the class probabilities q has the Hessian (diag(q) - q q') ⊗ x x', whose
-    first factor has eigenvalues of at most 1/2. So the bound is half of the largest eigenvalue of the mean of
-    x x' over the client's images. The parameters are those of `section_g`.
+    first factor has eigenvalues of at most 1/2. So half of the largest eigenvalue of the mean of x x' is a
+    bound.
     """
     constants = np.empty(num_clients)
     for group in _split(np.random.default_rng(seed), data, num_clients, holdings)[0]:
@@ -181,20 +177,14 @@ def _split(
 
 
 def _picks(rng: np.random.Generator, group: _Group, batch_size: int) -> tuple[Ints, Ints]:
-    """Draw min(batch_size, n) of the n images of each client in a group.
-
-    Return the two index arrays that select them from `_Group.images`.
-    """
+    """Draw min(batch_size, n) of each client's n images; return the indexes into `_Group.images`."""
     c, n = group.labels.shape
     own = np.arange(n) if n <= batch_size else rng.random((c, n)).argpartition(batch_size)[:, :batch_size]
     return np.arange(c)[:, None], np.broadcast_to(own, (c, min(n, batch_size)))
 
 
 def _batch(images: Images, labels: Ints, w: Images) -> _Batch:
-    """Return the errors and gradient norms of mini-batches at the models w (pixels, A, classes).
-
-    `images` (c, b, pixels) and `labels` (c, b) are b samples of each of c clients.
-    """
+    """Return errors and gradient norms of mini-batches (c, b, pixels) at models w (pixels, A, classes)."""
     c, b, pixels = images.shape
     logits = (images.reshape(c * b, pixels) @ w.reshape(pixels, -1)).reshape(c, b, *w.shape[1:])
     errors = np.exp(logits - logits.max(axis=-1, keepdims=True))

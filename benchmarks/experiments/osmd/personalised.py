@@ -1,23 +1,18 @@
 """Personalised OSMD (H.1 of the OSMD paper, D.1 of its later version) on quadratic losses.
 
-The paper proposes the method and does not measure it, so the experiment is ours. Each of M = 100 clients has
-the same weight, and a personal model β of d = 10 parameters. A penalty keeps β near the global model w, as in
+The paper does not measure the method, so the experiment is ours. Each of M = 100 clients has the same weight,
+and a personal model β of d = 10 parameters. A penalty keeps β near the global model w, as in
 `client.personal_model`::
 
     φ_m(w, β; a) = (β - a)' A_m (β - a)/2 + μ/2 ||β - w||²,   μ = 1
     A_m = s_m diag(κ^((j-1)/(d-1) - 1)) for j = 1, ..., d,   κ = 25
     β_m(w) = argmin_β φ_m(w, β; a'_m),   h(w) = (1/M) sum_m φ_m(w, β_m(w); a_m)
 
-Here (β - a)' is the transpose of β - a, but a'_m is the name of a second vector of client m.
-On client m's training samples the loss is least at a'_m, and on its held-out samples at a_m. The client fits
-its personal model β_m(w) on the training samples. The objective h(w) is evaluated on the held-out samples.
-The personal models, the gradients and the minimum of h are known in closed form.
-
-Each client has three lognormal numbers with σ = 1.5: the scale of a'_m, the scale of a_m - a'_m, and s_m.
-There are T = 1000 rounds with K = 10 draws each. w starts at 0, and the step size is 0.1.
+(β - a)' is a transpose, but a'_m a second vector of client m: its loss is least at a'_m on training samples,
+which β_m(w) fits, and at a_m on held-out samples, on which h(w) is evaluated. The personal models, the
+gradients and the minimum of h are known in closed form. Each client has three lognormal numbers with σ = 1.5:
+the scale of a'_m, the scale of a_m - a'_m, and s_m. w starts at 0.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
@@ -46,11 +41,7 @@ class Quadratics(NamedTuple):
         return (self.curvature * self.mine + MU * w) / (self.curvature + MU)
 
     def parts(self, w: Floats) -> Floats:
-        """Return the two parts of every client's gradient, (2, M, d).
-
-        Part g_1 is the gradient of h with the personal model fixed. Part g_2 is the gradient through the
-        dependence of the personal model on w (eq. 47).
-        """
+        """Return the gradients (2, M, d): g_1 of h with the personal model fixed, g_2 through it (eq. 47)."""
         beta = self.personal(w)
         right = self.curvature * (beta - self.held) + MU * (beta - w)
         return np.stack([MU * (w - beta), MU / (self.curvature + MU) * right])
@@ -95,11 +86,7 @@ def _selectors(seed: int, num_rounds: int) -> Mapping[str, Selector]:
 
 
 def _play(problem: Quadratics, selector: Selector, num_rounds: int) -> tuple[Floats, float]:
-    """Train with a selector.
-
-    Returns (T,) h(w) - min h after each round, and the sum over the rounds of the squared distance between
-    the aggregate and the mean gradient of all clients.
-    """
+    """Return h(w) - min h after each round (T,), and the sum of the aggregates' squared errors."""
     w, least = np.zeros(D), problem.objective(problem.best())
     excess, error = np.empty(num_rounds), 0.0
     for round in range(1, num_rounds + 1):
@@ -120,9 +107,8 @@ def _play(problem: Quadratics, selector: Selector, num_rounds: int) -> tuple[Flo
     return excess, error
 
 
-def run(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Train with every selector. If `quick`, train for a tenth of the rounds."""
-    num_rounds = num_rounds // 10 if quick else num_rounds
+def run(seed: int, num_rounds: int = T) -> Outcome:
+    """Train with every selector."""
     problem = quadratics(np.random.default_rng(seed))
     cells: dict[Cell, float] = {}
     lines: dict[str, Curve] = {}
@@ -138,11 +124,4 @@ def run(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     return Outcome(cells, {"h - min h": lines})
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="osmd-personalised",
-        run=run,
-        seeds=20,
-        log_y=True,
-    ),
-)
+EXPERIMENTS = (Experiment(name="osmd-personalised", run=run, seeds=20, log_y=True),)

@@ -1,17 +1,10 @@
 """The synthetic experiments of the OSMD paper: appendix F, and SCAFFOLD from appendix E of the later version.
 
-Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback".
-`least_squares` has the problems and the training. Unless an experiment says otherwise, there are M = 100
-clients of equal weight, K = 5 draws a round, mini-batches of 10 samples, the step size 0.1, and the floor α/M
-of all probabilities with α = 0.4. There are T = 1000 rounds; the paper does not give T.
-
-Unless a row says "printed γ", the rate γ of the experts' weights is the scale-free one, see
-`strategies.selectors.osmd.rates`. Before training, clients report the norms of their gradients over all their
-samples, except in rows "cold" and with SCAFFOLD. During training, selectors learn from norms that come from
-mini-batches.
+Unless an experiment says otherwise, there are M = 100 clients of equal weight, K = 5 draws a round,
+mini-batches of 10 samples, the step size 0.1, α = 0.4, and T = 1000 rounds; the paper does not give T. Unless
+a row says "printed γ", the rate γ of the experts' weights is the scale-free one. Before training, clients
+report the norms of their gradients over all their samples, except in rows "cold" and with SCAFFOLD.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from benchmarks.experiments.methods import OWN_DRAWS
 from benchmarks.experiments.osmd.least_squares import (
     Problem,
     Track,
@@ -30,7 +24,6 @@ from benchmarks.experiments.osmd.least_squares import (
     unlike_clients,
 )
 from benchmarks.experiments.osmd.section_f_selectors import (
-    K,
     M,
     Make,
     Maker,
@@ -70,26 +63,26 @@ REGRET_AND_LOSS = {"regret": _regret, "final loss": _loss}
 
 
 def compare(
-    seed: int,  # seed of the problem, the mini-batches and the selectors
+    seed: int,
     num_rounds: int = T,
-    quick: bool = False,  # whether to train for a tenth of the rounds
     *,
-    make: Make,  # makes the selectors
-    # Columns of the table: name -> function of the row's track and the first row's track
+    make: Make,
     measures: Mapping[str, Callable[[Track, Track], float]] = REGRET_AND_LOSS,
-    # `train`, `train_scaffold` or a partial form of one of them
     training: Callable[..., list[Track]] = train,
     spread: Literal["variance", "std"] = "variance",
 ) -> Outcome:
-    """Run a comparison on the problem of appendix F for every σ in `SIGMAS`."""
-    num_rounds = _rounds(num_rounds, quick)
+    """Run a comparison on the problem of appendix F for every σ in `SIGMAS`.
+
+    `make` makes the selectors, and `training` trains with them. `measures` are the columns: name -> function
+    of the row's track and the first row's track.
+    """
     tracks: dict[float, dict[str, Track]] = {}
     for sigma in SIGMAS:
         rng = np.random.default_rng(seed)
         problem = unlike_clients(rng, sigma, M, spread=spread)
         selectors = make(Maker(seed, num_rounds), problem)
         trials = [Trial(selector) for selector in selectors.values()]
-        results = training(problem, trials, rng, clients_per_round=K, num_rounds=num_rounds)
+        results = training(problem, trials, rng, num_rounds=num_rounds)
         tracks[sigma] = dict(zip(selectors, results, strict=True))
     cells: dict[Cell, float] = {}
     for name, measure in measures.items():
@@ -119,16 +112,10 @@ def _thinned(y: Floats, points: int = 50) -> Curve:
     return Curve(rounds.astype(np.float64), y[rounds - 1])
 
 
-def _rounds(num_rounds: int, quick: bool) -> int:
-    """Return the number of rounds, or a tenth of it for the quick form."""
-    return num_rounds // 10 if quick else num_rounds
+def run_f5(seed: int, num_rounds: int = T) -> Outcome:
+    """Run F.5: compare with `lipschitz-is`, which draws in proportion to the Lipschitz constants.
 
-
-def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Run F.5: compare selectors with `lipschitz-is`, which draws in proportion to Lipschitz constants.
-
-    The constants are those of the clients' gradients. Each selector is trained with all `STEP_SIZES`; its
-    result is the one with the least final loss. For the parameters see `compare`.
+    Each selector is trained with all `STEP_SIZES`; its result is the one with the least final loss.
     """
 
     def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
@@ -137,11 +124,10 @@ def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
             "lipschitz-is": new("lipschitz-is", lipschitz=(problem.x**2).sum(axis=2).mean(axis=1)),
             "adaptive-osmd": new.adaptive(1, asked),
             "adaptive-osmd × 100": new.adaptive(100, asked),
-            "forecast, cold": new("forecast"),
+            "forecast, cold": new("forecast", **OWN_DRAWS),
             "optimal (oracle)": new.oracle(0),
         }
 
-    num_rounds = _rounds(num_rounds, quick)
     tracks: dict[str, dict[str, Track]] = {}
     losses: dict[Cell, float] = {}
     regrets: dict[Cell, float] = {}
@@ -154,9 +140,7 @@ def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
             for step in STEP_SIZES
             for row, selector in make(Maker(seed, num_rounds), problem).items()
         ]
-        results = train(
-            problem, [trial for _, trial in trials], rng, clients_per_round=K, num_rounds=num_rounds
-        )
+        results = train(problem, [trial for _, trial in trials], rng, num_rounds=num_rounds)
         best: dict[str, Track] = {}
         for (row, trial), track in zip(trials, results, strict=True):
             if row not in best or track.loss[-1] < best[row].loss[-1]:
@@ -168,13 +152,8 @@ def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     return Outcome({**losses, **regrets, **sizes}, _curves(tracks))
 
 
-def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Run F.6: measure how four quantities grow over the rounds.
-
-    The four are the largest a_m = λ_m² ||g_m||² of a round (ā), the sum of ā², the total variation of the
-    best probabilities, and the cumulative regret. For the parameters see `compare`.
-    """
-    num_rounds = _rounds(num_rounds, quick)
+def run_f6(seed: int, num_rounds: int = T) -> Outcome:
+    """Run F.6: measure how ā (the largest a of a round), the sum of ā², TV and the regret grow."""
     cells: dict[Cell, float] = {}
     panels: dict[str, dict[str, Curve]] = {
         name: {} for name in ("ā", "sum of ā²", "total variation", "cumulative regret")
@@ -184,7 +163,7 @@ def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
         problem = unlike_clients(rng, sigma, M)
         new, asked = Maker(seed, num_rounds), problem.initial_norms()
         trials = {"": Trial(new.adaptive(1, asked)), ", × 100": Trial(new.adaptive(100, asked))}
-        tracks = train(problem, list(trials.values()), rng, clients_per_round=K, num_rounds=num_rounds)
+        tracks = train(problem, list(trials.values()), rng, num_rounds=num_rounds)
         for how, track in zip(trials, tracks, strict=True):
             row = f"σ = {sigma:g}{how}"
             largest = (track.roots**2).max(axis=1)

@@ -1,12 +1,8 @@
 """The selectors that the experiments of `section_f` compare: their settings, and the labels of their rows.
 
-The names F.1 to F.4 are those of appendix F of the first version of Zhao, Wang, Kolar, "Adaptive Client
-Sampling in Federated Learning via Online Learning with Bandit Feedback". a is λ² ||g||² of a client, and ā is
-the bound of all a that the learning rates depend on. In Adaptive-OSMD, several experts propose probabilities;
-η are the learning rates of the experts, and γ is that of the experts' weights.
+a is λ² ||g||² of a client, and ā the bound of all a that the learning rates depend on. In Adaptive-OSMD,
+several experts with learning rates η propose probabilities; γ is the rate of the experts' weights.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.experiments.methods import OWN_DRAWS
 from benchmarks.experiments.osmd.least_squares import Problem
 from benchmarks.experiments.regret import Oracle
 from strategies.numerics.arrays import Floats
@@ -27,34 +24,23 @@ NORM_BOUND = 1e3
 
 
 class Maker:
-    """Makes the selectors of a comparison.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of all selectors, so that they draw with the same random numbers.
-    num_rounds : int
-        T.
-    """
+    """Makes the selectors of a comparison, which draw with the same random numbers."""
 
     def __init__(self, seed: int, num_rounds: int) -> None:
         self._seed, self._num_rounds = seed, num_rounds
 
     def __call__(self, name: str, **settings: Any) -> Selector:
-        """Return a new selector with this name in the registry."""
         return create(name, M, clients_per_round=K, num_rounds=self._num_rounds, seed=self._seed, **settings)
 
     def adaptive(
-        self,
-        multiplier: float = 1.0,  # factor on the printed learning rates η
-        # (M,) The norms of all clients before training. Their largest a is the first value of ā. In the paper
-        # (appendix C.3) and in `with_fixed_a_max`, ā keeps this value; here ā rises to any larger a that is
-        # seen later. With None, ā is the largest a seen so far.
-        initial_norms: Floats | None = None,
-        rates: str = "v1",  # version of the paper whose learning rates are used
-        **settings: Any,  # other keyword arguments of the selector. The default of ``alpha`` is 0.4.
+        self, multiplier: float = 1.0, initial_norms: Floats | None = None, rates: str = "v1", **settings: Any
     ) -> Selector:
-        """Return Adaptive-OSMD with the scale-free γ."""
+        """Return Adaptive-OSMD with the scale-free γ, and `multiplier` times the printed learning rates η.
+
+        The largest a of `initial_norms` (M,) is the first value of ā. In the paper (appendix C.3) and in
+        `with_fixed_a_max`, ā keeps this value; here it rises to any larger a. With None, ā is the largest a
+        so far.
+        """
         selector = self(
             "adaptive-osmd",
             alpha=settings.pop("alpha", ALPHA),
@@ -65,19 +51,15 @@ class Maker:
         return selector if initial_norms is None else _with_largest(selector, float(initial_norms.max()))
 
     def with_fixed_a_max(self, initial_norms: Floats, rates: str = "v1", **settings: Any) -> Selector:
-        """Return Adaptive-OSMD whose ā stays at the largest a before training.
-
-        The parameters are those of `adaptive`.
-        """
+        """Return Adaptive-OSMD whose ā stays at the largest a before training."""
         a_max = float(initial_norms.max() / M) ** 2
         return self("adaptive-osmd", alpha=ALPHA, rates=rates, a_max=a_max, **settings)
 
     def doubling(self) -> Selector:
         """Return Adaptive-Doubling-OSMD with the first version's rates, and the scale-free γ.
 
-        The rounds are divided into blocks of 1, 2, 4, ... rounds. ā of a block is the largest a that was seen
-        in the block before. The first block makes no step, so asking clients for their norms before training
-        would change nothing.
+        ā of a block is the largest a of the block before. The first block, of one round, makes no step, so
+        asking clients for their norms before training would change nothing.
         """
         return self("adaptive-doubling-osmd", alpha=ALPHA, rates="v1")
 
@@ -132,8 +114,8 @@ def make_f2(new: Maker, problem: Problem) -> Mapping[str, Selector]:
         "vrb": new("vrb"),
         "avare, cold": new("avare"),
         "avare": new("avare", update_norms=initial_norms),
-        "forecast, cold": new("forecast"),
-        "forecast": new("forecast", update_norms=initial_norms),
+        "forecast, cold": new("forecast", **OWN_DRAWS),
+        "forecast": new("forecast", **OWN_DRAWS, update_norms=initial_norms),
     }
 
 
@@ -149,7 +131,7 @@ def make_authors(new: Maker, problem: Problem) -> Mapping[str, Selector]:
         "vrb": new("vrb"),
         "avare, cold": new("avare"),
         "avare": new("avare", update_norms=initial_norms),
-        "forecast, cold": new("forecast"),
+        "forecast, cold": new("forecast", **OWN_DRAWS),
         "best p ≥ α/M (oracle)": new.oracle(ALPHA / M),
         "optimal (oracle)": new.oracle(0),
     }
@@ -158,8 +140,7 @@ def make_authors(new: Maker, problem: Problem) -> Mapping[str, Selector]:
 def make_f3(new: Maker, problem: Problem) -> Mapping[str, Selector]:
     """Make the selectors of F.3: Adaptive-OSMD with several α.
 
-    For each α there are two selectors. One has the printed learning rates η, which are proportional to α³.
-    The other, "fast", has 100 times the printed η of α = 0.4, whatever its α.
+    For each α one has the printed η, which are proportional to α³; the other, "fast", 100 times η of α = 0.4.
     """
     initial_norms, alphas = problem.initial_norms(), (0.01, 0.1, 0.4, 0.7, 0.9, 1.0)
     selectors = {"uniform": new("uniform")}
@@ -189,5 +170,5 @@ def make_scaffold(new: Maker, problem: Problem) -> Mapping[str, Selector]:
         f"osmd, rate {SCAFFOLD_RATE:g}": new.osmd(SCAFFOLD_RATE),
         "osmd, rate of theory": new("osmd"),
         "adaptive-osmd × 100, cold": new.adaptive(100),
-        "forecast, cold": new("forecast"),
+        "forecast, cold": new("forecast", **OWN_DRAWS),
     }

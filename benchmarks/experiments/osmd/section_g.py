@@ -1,21 +1,18 @@
 """The experiments of appendix G of the OSMD paper: all samplers on MNIST, KMNIST and Fashion-MNIST.
 
-`logistic_regression` has the problem and the training. There are M = 500 clients, K = 10 draws a round and
-T = 1000 rounds. The paper uses mini-batches of 5 images; mini-batches of 1 image, which make the norms
-noisier, are added here. Balanced sizes are 10 images; the paper does not give this number.
-
-a is λ² ||g||² of a client, and ā the bound of all a that the learning rates of the OSMD family depend on. v1
-and v2 are the first and the later version of the paper.
+The paper uses mini-batches of 5 images; mini-batches of 1 image, which make the norms noisier, are added
+here. Balanced sizes are 10 images; the paper does not give this number. a is λ² ||g||² of a client, and ā the
+bound of all a that the learning rates of the OSMD family depend on.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from benchmarks.experiments.methods import OWN_DRAWS
 from benchmarks.experiments.osmd.logistic_regression import (
     BALANCED,
     MakeInformed,
@@ -28,49 +25,30 @@ from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 K, T = 10, 1000
 ORACLE = "optimal (oracle)"
 
 Ways = Mapping[str, Mapping[str, Any]]
 """Ways to train: name in the columns of the table -> arguments of `section_g`."""
 
-SKEWED_WAYS: Ways = {
-    "batch 5": {},
-    "batch 1": {"batch_size": 1},
-    "batch 5, λ = 1/M": {"equal_weights": True},
-}
-BALANCED_WAYS: Ways = {
-    "batch 5": {"holdings": BALANCED},
-    "batch 1": {"holdings": BALANCED, "batch_size": 1},
-}
+SKEWED_WAYS: Ways = {"batch 5": {}, "batch 1": {"batch_size": 1}, "batch 5, λ = 1/M": {"equal_weights": True}}
+BALANCED_WAYS: Ways = {"batch 5": {"holdings": BALANCED}, "batch 1": {"holdings": BALANCED, "batch_size": 1}}
 
 
 def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInformed]:
     """Return the rows of the table: label -> function that makes the row's selector.
 
-    A selector with "asked" in its label knows all clients' norms at the initial model, over all their images.
-    In the OSMD family these norms fix ā, as in appendix C.3. Before training, the other selectors know only
-    the data sizes; ``lipschitz-is`` also knows the constants `lipschitz` (M,). Without "asked", ā is the
-    largest a seen so far; with the doubling trick, ā is the largest a of the block before. For the doubling
-    trick in version v1, asking would change nothing (`AdaptiveDoublingOSMDSelector`).
+    A selector with "asked" in its label knows all clients' norms at the initial model, over all their images;
+    in the OSMD family these norms fix ā, as in appendix C.3. The others know only the data sizes, and
+    ``lipschitz-is`` the constants `lipschitz` (M,). Without "asked", ā is the largest a seen so far; with the
+    doubling trick that of the block before, so in version v1 asking would change nothing.
     """
+    new = partial(create, clients_per_round=K, num_rounds=num_rounds, seed=seed)
 
     def row(name: str, *, norms_known: bool = False, **settings: Any) -> MakeInformed:
         def make(sizes: Floats, norms: Floats) -> Selector:
-            known = {"update_norms": norms} if norms_known else {}
-            return create(
-                name,
-                sizes.size,
-                client_sizes=sizes,
-                clients_per_round=K,
-                num_rounds=num_rounds,
-                seed=seed,
-                **known,
-                **settings,
-            )
+            known: dict[str, Any] = {"update_norms": norms} if norms_known else {}
+            return new(name, sizes.size, client_sizes=sizes, **known, **settings)
 
         return make
 
@@ -105,8 +83,8 @@ def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInfo
         "vrb": row("vrb"),
         "avare": row("avare"),
         "avare, asked": row("avare", norms_known=True),
-        "forecast": row("forecast"),
-        "forecast, asked": row("forecast", norms_known=True),
+        "forecast": row("forecast", **OWN_DRAWS),
+        "forecast, asked": row("forecast", **OWN_DRAWS, norms_known=True),
         ORACLE: oracle,
     }
 
@@ -116,20 +94,13 @@ def _authors_trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, 
 
     ā is the largest a before training. In most rows it is computed with the weights 1/M in place of λ.
     """
+    new = partial(create, clients_per_round=K, num_rounds=num_rounds, seed=seed)
 
     def with_fixed_a_max(equal_weights: bool, **settings: Any) -> MakeInformed:
         def make(sizes: Floats, norms: Floats) -> Selector:
             shares = 1 / sizes.size if equal_weights else sizes / sizes.sum()
-            return create(
-                "adaptive-osmd",
-                sizes.size,
-                client_sizes=sizes,
-                clients_per_round=K,
-                num_rounds=num_rounds,
-                seed=seed,
-                a_max=float((shares * norms).max()) ** 2,
-                **settings,
-            )
+            a_max = float((shares * norms).max()) ** 2
+            return new("adaptive-osmd", sizes.size, client_sizes=sizes, a_max=a_max, **settings)
 
         return make
 
@@ -144,12 +115,11 @@ def _authors_trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, 
 
 
 def run(
-    seed: int,  # seed of the split, the mini-batches and the selectors
+    seed: int,
     data: Path,
-    ways: Ways = SKEWED_WAYS,  # ways to train
-    step_size: float = 0.075,  # μ
-    quick: bool = False,  # whether to train for a tenth of the rounds
-    # (seed, number of rounds, Lipschitz constants (M,)) -> rows of the table, see `_trials`
+    ways: Ways = SKEWED_WAYS,
+    step_size: float = 0.075,
+    num_rounds: int = T,
     rows: Callable[[int, int, Floats], dict[str, MakeInformed]] = _trials,
 ) -> Outcome:
     """Train with every selector, in every way."""
@@ -157,7 +127,7 @@ def run(
     losses: dict[str, dict[str, Curve]] = {}
     regrets: dict[str, dict[str, Curve]] = {}
     for way, settings in ways.items():
-        history = _train(seed, data, step_size, T // 10 if quick else T, settings, rows)
+        history = _train(seed, data, step_size, num_rounds, settings, rows)
         end = {name: those[-1] for name, (_, those) in history.items()}
         for name, last in end.items():
             cells[name, f"regret, {way}"] = last.regret / end["uniform"].regret
@@ -183,10 +153,7 @@ def _train(
     settings: Mapping[str, Any],
     rows: Callable[[int, int, Floats], dict[str, MakeInformed]],
 ) -> dict[str, tuple[Floats, list[SectionGRun]]]:
-    """Train with every selector; return row -> (20 equally spaced rounds, states after these rounds).
-
-    The last round is one of the 20.
-    """
+    """Train with every selector; return row -> (20 equally spaced rounds, the states after them)."""
     clients = {key: settings[key] for key in ("holdings", "num_clients") if key in settings}
     trials = rows(seed, num_rounds, lipschitz_constants(seed, data, **clients))
     rounds: list[float] = []

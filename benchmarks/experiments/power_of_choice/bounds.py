@@ -1,14 +1,10 @@
 """The bounds of Power-of-Choice: eqs. 8, 9 and 86, with the local-global objective gap Γ of eq. 4.
 
-Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 3 and appendices A and E. In the paper m of K clients train in a round of τ iterations. F_k is the
-loss of client k, p_k the client's share of the data, and F = sum_k p_k F_k. F* and F_k* are the least values
-of F and F_k, and w* is the model at which F is least. The selection skew ρ (eq. 5) depends on two models w
-and w': clients are selected at w, and ρ is the mean of F_k(w') - F_k* over the selected clients, divided by
-F(w') - sum_k p_k F_k*.
+In the paper m of K clients train in a round of τ iterations. F_k is the loss of client k, p_k the client's
+share of the data, and F = sum_k p_k F_k. F* and F_k* are the least values of F and F_k, and w* is the model
+at which F is least. The selection skew ρ (eq. 5) depends on two models w and w': clients are selected at w,
+and ρ is the mean of F_k(w') - F_k* over the selected clients, divided by F(w') - sum_k p_k F_k*.
 """
-
-from __future__ import annotations
 
 from typing import NamedTuple
 
@@ -43,17 +39,10 @@ def decaying_offset(of: Constants) -> float:
     return 4 * of.smoothness / of.convexity
 
 
-def decaying_bound(
-    of: Constants,
-    iterations: Floats,  # T, the number of iterations so far
-    # ρ̄ > 0, the least selection skew over all w and w', and ρ̃, the largest over all w with w' = w* (eqs. 6,
-    # 7).
-    least: float,
-    largest: float,
-) -> Floats:
-    """Return the bound of E F(w_T) - F* with a falling learning rate (eq. 8).
+def decaying_bound(of: Constants, iterations: Floats, least: float, largest: float) -> Floats:
+    """Return the bound of E F(w_T) - F* for each T with a falling learning rate (eq. 8), the bias Q included.
 
-    Returns the bound for each T, the bias Q included.
+    `least` is ρ̄ > 0, the least skew over all w and w'; `largest` is ρ̃, the largest for w' = w* (eqs. 6, 7).
     """
     size, mu, offset = of.smoothness, of.convexity, decaying_offset(of)
     first = 4 * size * (32 * of.steps**2 * of.gradient + of.noise / of.selected) / (3 * mu**2 * least)
@@ -66,14 +55,8 @@ def bias(of: Constants, least: float, largest: float) -> float:
     return 8 * of.smoothness * of.gap / (3 * of.convexity) * (largest / least - 1)
 
 
-def fixed_bound(
-    of: Constants,
-    rate: float,  # η > 0, at most min(1/(2μB), 1/(4L)) with B = 1 + 3ρ̄/8
-    iterations: Floats,
-    least: float,
-    largest: float,
-) -> Floats:
-    """Return the bound of F(w_T) - F* with a fixed learning rate (eq. 9, Theorem A.1)."""
+def fixed_bound(of: Constants, rate: float, iterations: Floats, least: float, largest: float) -> Floats:
+    """Return the bound of F(w_T) - F* with a fixed rate η <= min(1/(2μB), 1/(4L)), B = 1 + 3ρ̄/8 (eq. 9)."""
     size, mu = of.smoothness, of.convexity
     grow = 1 + 3 * least / 8
     highest = min(1 / (2 * mu * grow), 1 / (4 * size))
@@ -92,10 +75,8 @@ def averaging_offset(of: Constants) -> float:
 def averaging_bound(of: Constants, iterations: Floats, least: float, largest: float) -> Floats:
     """Return the bound of E F(w_T) - F* with fixed weights q_k and a falling learning rate (eq. 86).
 
-    The bias is as printed: it has one factor 1/ρ̄_q more than eqs. 82 to 85 give.
-
-    `least` and `largest` are ρ̄_q and ρ̃_q, the skews with these weights (eqs. 78 and 79). The other
-    parameters are those of `decaying_bound`.
+    The bias is as printed: it has one factor 1/ρ̄_q more than eqs. 82 to 85 give. `least` and `largest` are
+    ρ̄_q and ρ̃_q, the skews with these weights (eqs. 78 and 79).
     """
     size, mu, m, offset = of.smoothness, of.convexity, of.selected, averaging_offset(of)
     first = size * m**2 * (32 * m * (m - 1) * of.steps**2 * of.gradient + of.noise) / (mu**2 * least)

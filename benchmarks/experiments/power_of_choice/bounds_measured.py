@@ -1,8 +1,4 @@
-"""The bounds of Power-of-Choice beside the measured gap on quadratic losses, and the toy of Figure 1.
-
-Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-Figure 1, section 3 and appendices A and E. `bounds` has the bounds, `quadratics` the problem.
-"""
+"""The bounds of Power-of-Choice beside the measured gap on quadratic losses, and the toy of Figure 1."""
 
 import functools
 import itertools
@@ -31,10 +27,7 @@ from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector
 
-TRIALS = (
-    Trial(RANDOM, "md"),
-    *(Trial(f"d={d}", "pow-d", {"num_candidates": d}) for d in (6, 15, 30)),
-)
+TRIALS = (Trial(RANDOM, "md"), *(Trial(f"d={d}", "pow-d", {"num_candidates": d}) for d in (6, 15, 30)))
 BY_DATA = Trial("d=6, q∝p", "pow-d", {"num_candidates": 6, "averaging": "sizes"})
 """The trial for eq. 86. The selected clients have weights in proportion to their data."""
 
@@ -89,11 +82,7 @@ def _constants(problem: Quadratic, gradient: float) -> bounds.Constants:
 def _skews(
     problem: Quadratic, selector: Selector, points: Floats, samples: int, by_data: bool
 ) -> tuple[float, float]:
-    """Return ρ̄ and ρ̃ (eqs. 6 and 7, or 78 and 79 if `by_data`).
-
-    Clients are selected at each of the models `points`. ρ̄ is the least skew if losses may be measured at
-    any model, and ρ̃ the largest skew if losses are measured at the optimum. `bounds` defines the skew.
-    """
+    """Return ρ̄ (at any of the models `points`) and ρ̃: eqs. 6 and 7, or 78 and 79 if `by_data`."""
     shares = selection_shares(problem, selector, points, samples, by_data)
     return (
         float(smallest_skews(problem, shares).min()),
@@ -101,18 +90,11 @@ def _skews(
     )
 
 
-def run_bounds(
-    seed: int,  # Seed, and the number of rounds of τ iterations each
-    num_rounds: int = 3000,
-    # Number of models, besides those on the path, over which ρ̄ and ρ̃ are taken, and number of sets of
-    # candidates for each model.
-    num_points: int = 60,
-    num_samples: int = 4000,
-    quick: bool = False,  # whether to use a tenth of the rounds, and a quarter of the models and sets
-) -> Outcome:
-    """Train with the learning rates of the theorems, and compare the gap with its bound in each round."""
-    if quick:
-        num_rounds, num_points, num_samples = num_rounds // 10, num_points // 4, num_samples // 4
+def run_bounds(seed: int, num_rounds: int = 3000, num_points: int = 60, num_samples: int = 4000) -> Outcome:
+    """Train with the learning rates of the theorems, and compare the gap with its bound in each round.
+
+    ρ̄ and ρ̃ are taken over `num_points` models and those on the path, from `num_samples` sets of candidates.
+    """
     problem = make_quadratic(seed, 30)
     around = models_around(problem, np.random.default_rng((seed, 1)), num_points)
     iterations = STEPS * np.arange(num_rounds + 1.0)
@@ -180,11 +162,8 @@ def _in_order(order: tuple[int, ...], round: int, w: float) -> int:
     return order[round]
 
 
-def run_toy(seed: int, quick: bool = False) -> Outcome:
-    """Select one of two clients, five times: by the larger loss, in the paper's order, or at random.
-
-    The start is drawn from U(-4, -2). The quick form is the same.
-    """
+def run_toy(seed: int) -> Outcome:
+    """Select one of two clients, five times: by the larger loss, in the paper's order, or at random."""
     start = float(np.random.default_rng(seed).uniform(-4, -2))
     orders = itertools.product((0, 1), repeat=5)
     every = [toy_path(start, functools.partial(_in_order, order)) for order in orders]
@@ -204,13 +183,7 @@ def run_toy(seed: int, quick: bool = False) -> Outcome:
 
 
 EXPERIMENTS = (
-    Experiment(
-        name="poc-toy",
-        run=run_toy,
-        y="F(w) - F*",
-        x="selection",
-        log_y=True,
-    ),
+    Experiment(name="poc-toy", run=run_toy, y="F(w) - F*", x="selection", log_y=True),
     Experiment(
         name="poc-bounds",
         run=run_bounds,
@@ -219,5 +192,6 @@ EXPERIMENTS = (
         x="iteration",
         y="F(w) - F*",
         log_y=True,
+        quick={"num_rounds": 300, "num_points": 15, "num_samples": 1000},
     ),
 )

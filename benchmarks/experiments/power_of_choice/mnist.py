@@ -1,18 +1,14 @@
-"""The experiments of Power-of-Choice on images: on MNIST, and on Fashion-MNIST as in the paper.
+"""Power-of-Choice on MNIST and Fashion-MNIST: Tables 1 and 2, Figures 4, 5, 9 and 12 to 16, appendices E, G.
 
-Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022): Tables
-1 and 2, Figures 4, 5, 9 and 12 to 16, appendices E and G. `mnist_training` has the data and the training, and
-says what the paper's terms mean here. Most experiments on MNIST are shorter than those on Fashion-MNIST. Of
-the experiments on MNIST, only `poc-mnist-dropout` has dropout.
+Most experiments on MNIST are shorter than those on Fashion-MNIST; only `poc-mnist-dropout` has dropout.
 """
-
-from __future__ import annotations
 
 import functools
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.experiments.methods import OWN_DRAWS
 from benchmarks.experiments.power_of_choice.mnist_training import Case, Trial, make_federation, train
 from benchmarks.experiments.power_of_choice.quadratics import RANDOM
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
@@ -26,21 +22,23 @@ def _accuracy_at(curve: Curve, round: int) -> float:
 
 
 def run(
-    seed: int,  # seed of the split, the mini-batches, the initial model and the selectors
-    file: Path,  # an .npz file with ``x_train``, ``y_train``, ``x_test`` and ``y_test``
+    seed: int,
+    file: Path,
     *,
-    cases: tuple[Case, ...],  # the cases. Each case is a group of rows.
-    # The trials. Each trial is a row of every group, and is compared with the trial labelled "rand".
+    cases: tuple[Case, ...],
     trials: tuple[Trial, ...],
-    # Accuracies in %. For each there is a column with the first round whose accuracy reaches it; the column
-    # of 60 % is R60.
     targets: tuple[float, ...],
-    early: tuple[int, ...] = (80,),  # rounds at which accuracies are compared, in addition to the last round
-    # Whether the table has a column for t_comp, the duration of a round, see `mnist_training.Clock`.
+    early: tuple[int, ...] = (80,),
     timed: bool = False,
-    quick: bool = False,  # whether to run only the first 40 rounds
+    quick: bool = False,
 ) -> Outcome:
-    """Train all trials in all cases."""
+    """Train all trials in all cases.
+
+    Each case is a group of rows, and each trial a row, which is compared with the trial "rand". For each of
+    the accuracies `targets` in %, there is a column with the first round that reaches it (R60); accuracies
+    are compared at the rounds `early` and the last. If `timed`, there is a column t_comp, see
+    `mnist_training.Clock`.
+    """
     if quick:
         cases = tuple(each._replace(num_rounds=WINDOW) for each in cases)
     cells: dict[Cell, float] = {}
@@ -84,7 +82,7 @@ BESIDE = (
     _POW._replace(
         label="pow-d, d=6, q∝p", settings={"num_candidates": 6, "averaging": "sizes"}, num_rounds=160
     ),
-    Trial("forecast", "forecast"),
+    Trial("forecast", "forecast", OWN_DRAWS),
 )
 DROPOUT = 0.5
 """The rate of the dropout. It is ours: the paper gives none."""
@@ -123,12 +121,7 @@ _THREE = ((2.0, "α=2"), (3.0, "α=3"), (0.3, "α=.3"))
 3. The 3 may be a misprint for .3, the value of its other experiments, so all three are run."""
 
 
-def _experiment(
-    images: _Images,
-    name: str,
-    targets: tuple[float, ...] = (),
-    **settings: Any,
-) -> Experiment:
+def _experiment(images: _Images, name: str, targets: tuple[float, ...] = (), **settings: Any) -> Experiment:
     return Experiment(
         f"poc-{images.name}{name}",
         functools.partial(run, targets=targets or images.targets, **settings),
@@ -161,11 +154,7 @@ _shorter = functools.partial(_experiment, _MNIST, targets=(60.0, 80.0))
 EXPERIMENTS = (
     *_tables(_MNIST),
     _experiment(
-        _MNIST,
-        "-alpha.1",
-        targets=(60.0, 75.0),
-        cases=(Case(0.1, 250),),
-        trials=(_RAND, _POW, _RPOW, _AFL),
+        _MNIST, "-alpha.1", targets=(60.0, 75.0), cases=(Case(0.1, 250),), trials=(_RAND, _POW, _RPOW, _AFL)
     ),
     _shorter(
         "-d", cases=tuple(Case(alpha, 160, name=name) for alpha, name in _BOTH), trials=(_RAND, *_SEVERAL)
@@ -185,12 +174,7 @@ EXPERIMENTS = (
         ),
         trials=(_RAND, _POW, _RPOW),
     ),
-    _experiment(
-        _MNIST,
-        "-dropout",
-        cases=(Case(0.3, 160, dropout=DROPOUT),),
-        trials=(_RAND, _POW, *_OTHERS),
-    ),
+    _experiment(_MNIST, "-dropout", cases=(Case(0.3, 160, dropout=DROPOUT),), trials=(_RAND, _POW, *_OTHERS)),
     *_tables(_FASHION),
     _on_fashion("-d", (_RAND, *_SEVERAL, _AFL)),
     _on_fashion("-in-turns", (_RAND, _POW, _RPOW), _THREE, in_turns=True),

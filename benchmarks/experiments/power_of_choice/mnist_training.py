@@ -1,13 +1,9 @@
 """Power-of-Choice on images: the split of the data, the training of a trial, and the duration of a round.
 
-Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 5 and appendices E, F and G. docs/results/power-of-choice.md says what the paper's terms mean here.
-The batched simulator trains the clients. `mnist` defines the experiments. The paper's m of K clients are here
-K = `clients_per_round` of M = 100 clients.
+docs/results/power-of-choice.md says what the paper's terms mean here.
 """
 
-from __future__ import annotations
-
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +15,7 @@ from simulation.kernels import MLP
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
-from tasks.datasets import InMemory
+from tasks import datasets
 from tasks.federated_data import Dataset, FederatedData, federate
 from tasks.partitions import dirichlet
 
@@ -77,25 +73,38 @@ class Track(NamedTuple):
     seconds: float  # t_comp in seconds, the mean over the rounds
 
 
-def make_federation(file: Path, seed: int, alpha: float) -> Federation:
-    """Shuffle all training and test images of an .npz file, and distribute 80 % of them over the clients.
+@dataclass(frozen=True)
+class Pool:
+    """All samples of a data set: those of its training half and those of its test half."""
 
-    5 % of the images are not used. The last 15 % are the test images.
+    halves: datasets.Halves
 
-    Raises OSError, ValueError if the file cannot be read, or lacks `x_train`, `y_train`, `x_test` or
-    `y_test`.
-    """
-    with np.load(file) as arrays:
-        missing = {"x_train", "y_train", "x_test", "y_test"} - set(arrays.files)
-        if missing:
-            raise ValueError(f"{file} holds {sorted(arrays.files)}: must hold {sorted(missing)} too")
-        pixels = np.concatenate([arrays[f"x_{half}"].reshape(-1, SIZES[0]) for half in ("train", "test")])
-        labels = np.concatenate([arrays[f"y_{half}"] for half in ("train", "test")]).astype(np.int64)
+    def take(self, rows: Ints) -> Dataset:
+        """Return the samples in these rows; the rows of the test half follow those of the training half."""
+        first = len(self.halves.train.labels)
+        inner = rows < first
+        train, test = self.halves.train.take(rows[inner]), self.halves.test.take(rows[~inner] - first)
+        order = np.argsort(np.concatenate([np.flatnonzero(inner), np.flatnonzero(~inner)]), kind="stable")
+        inputs, labels = (train.inputs, test.inputs), (train.labels, test.labels)
+        return Dataset(np.concatenate(inputs)[order], np.concatenate(labels)[order])
+
+
+def shuffled(
+    dataset: str, file: Path, seed: int, num_clients: int, alpha: float
+) -> tuple[FederatedData, Dataset]:
+    """Give the clients 80 % of all samples of a file, and return the last 15 % as the test samples."""
+    halves = datasets.load(dataset, str(file))
+    labels = np.concatenate([halves.train.labels, halves.test.labels])
     order = np.random.default_rng(seed).permutation(len(labels))
     train, _, test = np.split(order, [len(order) * 80 // 100, len(order) * 85 // 100])
-    samples = InMemory(pixels, labels)
-    data = federate(samples, [train[part] for part in dirichlet(labels[train], M, seed, alpha)])
-    return Federation(data, samples.take(test), Dataset(data.inputs[::8], data.labels[::8]))
+    parts = dirichlet(labels[train], num_clients, seed, alpha)
+    return federate(Pool(halves), [train[part] for part in parts]), Pool(halves).take(test)
+
+
+def make_federation(file: Path, seed: int, alpha: float) -> Federation:
+    """Return the images of an .npz file, see `shuffled`."""
+    data, test = shuffled(file.stem, file, seed, M, alpha)
+    return Federation(data, test, Dataset(data.inputs[::8], data.labels[::8]))
 
 
 def learning_rate(round: int) -> float:
@@ -104,7 +113,7 @@ def learning_rate(round: int) -> float:
 
 
 class Clock:
-    """Simulates t_comp, the paper's duration of a round.
+    """Simulates t_comp, the paper's duration of a round, for clients with these numbers of samples (M,).
 
     t_comp is the time until the slowest candidate has evaluated its loss, plus the time until the slowest
     selected client has trained. All clients have equal machines, as in appendix F, but their times are noisy:
@@ -113,20 +122,6 @@ class Clock:
     and .42 s with 10 clients. Times are proportional to the number of samples. Evaluation takes a third of
     the time of training, since it needs only one of the three matrix products that a layer needs in training.
     The server's time is ignored.
-
-    Parameters
-    ----------
-    sizes : ndarray of int, shape (M,)
-        Number of samples of each client.
-    case : Case
-        The case, which gives τ and b.
-    seed : int
-        Seed of the noise.
-
-    Attributes
-    ----------
-    training : ResponseTimes
-        Each client's time to train.
     """
 
     def __init__(self, sizes: Ints, case: Case, seed: int) -> None:

@@ -1,13 +1,9 @@
 """Power-of-Choice on CIFAR-10, Sent140 and EMNIST: Figures 6, 7, 10 and 11.
 
-Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 5 and appendices F and G.4. The data were not available here, so these experiments have no results
-yet. As in `mnist_training`, all samples are shuffled, 80 % are distributed over the clients, 15 % are the
-test samples, and a client draws the mini-batches of a round without replacement.
-docs/results/power-of-choice.md describes the data, the clients and the networks.
+The data were not available here, so these experiments have no results yet. As in `mnist_training`, 80 % of
+all samples are distributed over the clients, and 15 % are the test samples. docs/results/power-of-choice.md
+describes the data, the clients and the networks.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,15 +13,13 @@ from pathlib import Path
 import numpy as np
 
 import tasks
-from benchmarks.experiments.power_of_choice.mnist_training import Trial
+from benchmarks.experiments.power_of_choice.mnist_training import Pool, Trial, shuffled
 from benchmarks.experiments.power_of_choice.quadratics import RANDOM
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from simulation.kernels import MLP, Kernel, kernel_of
 from simulation.simulator import Simulator
-from strategies.numerics.arrays import Ints
 from tasks import datasets
 from tasks.federated_data import Dataset, FederatedData, federate
-from tasks.partitions import dirichlet
 
 
 @dataclass(frozen=True)
@@ -51,39 +45,14 @@ class Setting:
         return self.rate * 0.5 ** sum(round > each for each in self.halved)
 
 
-@dataclass(frozen=True)
-class _Pool:
-    """All samples of a data set: those of its training half and those of its test half."""
-
-    halves: datasets.Halves
-
-    def take(self, rows: Ints) -> Dataset:
-        """Return the samples in these rows; the rows of the test half follow those of the training half."""
-        first = len(self.halves.train.labels)
-        inner = rows < first
-        train, test = self.halves.train.take(rows[inner]), self.halves.test.take(rows[~inner] - first)
-        order = np.argsort(np.concatenate([np.flatnonzero(inner), np.flatnonzero(~inner)]), kind="stable")
-        return Dataset(
-            np.concatenate([train.inputs, test.inputs])[order],
-            np.concatenate([train.labels, test.labels])[order],
-        )
-
-
 def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple[FederatedData, Dataset]:
     """Return the clients' samples and the test samples.
 
-    Raises ValueError if the file holds another data set, does not name the users, or names too few users
-    with at least `min_samples` samples.
+    Raises ValueError if the file holds another data set, or too few users with `min_samples` samples.
     """
-    halves = datasets.load(setting.dataset, str(file))
-    random = np.random.default_rng(seed)
     if alpha is not None:
-        labels = np.concatenate([halves.train.labels, halves.test.labels])
-        order = random.permutation(len(labels))
-        train, _, test = np.split(order, [len(order) * 80 // 100, len(order) * 85 // 100])
-        pool = _Pool(halves)
-        parts = dirichlet(labels[train], setting.num_clients, seed, alpha)
-        return federate(pool, [train[part] for part in parts]), pool.take(test)
+        return shuffled(setting.dataset, file, seed, setting.num_clients, alpha)
+    halves, random = datasets.load(setting.dataset, str(file)), np.random.default_rng(seed)
     # Each client is a user, with the samples of both halves.
     train_users, test_users = halves.train.users, halves.test.users
     if train_users is None or test_users is None:
@@ -102,19 +71,13 @@ def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple
         mine, _, others = np.split(rows, [len(rows) * 80 // 100, len(rows) * 85 // 100])
         clients.append(mine)
         held_out.append(others)
-    pool = _Pool(halves)
-    return federate(pool, clients), pool.take(np.concatenate(held_out))
+    return federate(Pool(halves), clients), Pool(halves).take(np.concatenate(held_out))
 
 
 def run(
-    seed: int,  # seed of the split, the mini-batches, the initial model and the selectors
-    file: Path,  # data set as an .npz file
-    *,
-    setting: Setting,  # data set, its clients and their training
-    trials: tuple[Trial, ...],  # the trials. Each is compared with the trial labelled "rand".
-    quick: bool = False,  # whether to train for two rounds of at most 8 steps only
+    seed: int, file: Path, *, setting: Setting, trials: tuple[Trial, ...], quick: bool = False
 ) -> Outcome:
-    """Train all trials, for each α."""
+    """Train all trials, for each α; `quick` trains for two rounds of at most 8 steps."""
     if quick:
         setting = replace(setting, num_rounds=2, evaluate_every=1, local_steps=min(8, setting.local_steps))
     cells: dict[Cell, float] = {}
@@ -171,10 +134,9 @@ EMNIST = Setting("emnist", partial(MLP, (784, 64, 30, 10)), 500, 500, 64, 30, 0.
 
 
 def _trials(clients: int, candidates: tuple[int, ...], of: Setting | None = None) -> tuple[Trial, ...]:
-    """Return rand, pow-d for each d, and afl.
+    """Return rand, pow-d for each d, and afl; with `of`, also cpow-d for the first d, and rpow-d for d = M/2.
 
-    If `of` is given, also return cpow-d for the first d, and rpow-d for d = half of all clients. A
-    candidate of cpow-d evaluates b samples, as many as a mini-batch of the training has (Algorithm 1).
+    A candidate of cpow-d evaluates b samples, as many as a mini-batch of the training has (Algorithm 1).
     """
     others: tuple[Trial, ...] = ()
     if of is not None:

@@ -1,9 +1,4 @@
-"""Power-of-Choice on quadratic losses: speed, final gap, how often clients are selected, and selection skew.
-
-Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 5 and appendices F and G.1. In the paper m of K clients train in a round. Here these numbers are K and
-M. The paper's ``rand`` is the selector `md`.
-"""
+"""Power-of-Choice on quadratic losses: speed, final gap, how often clients are selected, and skew."""
 
 import functools
 import math
@@ -12,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats, Ints
-from strategies.selectors import Selection, Selector, create
+from strategies.selectors import Selection, Selector
 
 STEPS, STEP_SIZE = 2, 2e-5
 """The number of local steps τ and the learning rate η on the quadratic losses."""
@@ -32,10 +28,7 @@ class Trial(NamedTuple):
 
 
 def ask_and_select(selector: Selector, round: int, losses: Callable[[Ints], Floats]) -> Selection:
-    """Poll the candidates for their losses, if the selector polls, and select.
-
-    `losses` returns the losses (n,) of given clients (n,).
-    """
+    """Poll the candidates for their losses, if the selector polls, and select."""
     asked = selector.candidates(round)
     reports = None if asked is None else {"loss": losses(asked)}
     return selector.select(round, candidates=asked, reports=reports)
@@ -77,7 +70,7 @@ class Descent(NamedTuple):
 def make_quadratic(seed: int, num_clients: int, dimension: int = 5) -> Quadratic:
     """Draw the clients: h_k ~ U(1, 20), e_k ~ N(0, 1), and p_k from the power law with a = 3, normalised.
 
-    The paper does not give the distribution of e_k. `dimension` is v, the number of parameters.
+    The paper does not give the distribution of e_k.
     """
     rng = np.random.default_rng(seed)
     curvatures = rng.uniform(1, 20, num_clients)
@@ -86,12 +79,8 @@ def make_quadratic(seed: int, num_clients: int, dimension: int = 5) -> Quadratic
     return Quadratic(sizes / sizes.sum(), curvatures, e / curvatures[:, None])
 
 
-def descend(
-    problem: Quadratic,  # clients
-    selector: Selector,  # a selector that does not learn from updates
-    num_rounds: int,  # T, a multiple of 20
-) -> Descent:
-    """Train by federated averaging on quadratic losses, from w = (1, ..., 1)."""
+def descend(problem: Quadratic, selector: Selector, num_rounds: int) -> Descent:
+    """Train by federated averaging from w = (1, ..., 1); T is a multiple of 20."""
     # τ steps of gradient descent multiply w - w_k* by (1 - η h_k)^τ.
     moves: Floats = 1 - (1 - STEP_SIZE * problem.curvatures) ** STEPS
     optimum, w = problem.optimum, np.ones(problem.optima.shape[1])
@@ -117,31 +106,17 @@ QUADRATIC_TRIALS = {
     30: (*_trials(6, 15, 30), Trial("adapow", "adapow-d", {"halve_every": 5000})),
     100: (*_trials(20, 100), Trial("adapow", "adapow-d", {"halve_every": 5000})),
 }
-PROFILE_TRIALS = {
-    30: _trials(6, 15, 30),
-    100: (Trial("100 clients, d=15", "pow-d", {"num_candidates": 15}),),
-}
+PROFILE_TRIALS = {30: _trials(6, 15, 30), 100: (Trial("100 clients, d=15", "pow-d", {"num_candidates": 15}),)}
 
 
 def make_selector(problem: Quadratic, trial: Trial, seed: int) -> Selector:
     """Return the selector of a trial, of which a tenth of the clients train in a round."""
-    return create(
-        trial.selector,
-        problem.sizes.size,
-        client_sizes=problem.sizes,
-        clients_per_round=problem.sizes.size // 10,
-        seed=seed,
-        **trial.settings,
-    )
+    m = problem.sizes.size
+    return Method(trial.selector, trial.settings).made(problem.sizes, m // 10, seed)
 
 
-def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 30_000, quick: bool = False) -> Outcome:
-    """Measure how fast the gap of each trial shrinks, and how large the gap is at the end.
-
-    A tenth of the clients train in a round. `num_clients` is a key of `QUADRATIC_TRIALS`. If `quick`, train
-    for a quarter of the rounds.
-    """
-    num_rounds = num_rounds // 4 if quick else num_rounds
+def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 30_000) -> Outcome:
+    """Measure how fast the gap of each trial shrinks, and how large the gap is at the end."""
     problem = make_quadratic(seed, num_clients)
     cells: dict[Cell, float] = {}
     lines: dict[str, Curve] = {}
@@ -161,19 +136,12 @@ def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 30_000, qu
 
 
 def selection_shares(
-    problem: Quadratic,  # clients
-    selector: Selector,  # `md` or `pow-d`
-    points: Floats,  # (P, v) models
-    num_samples: int,  # number of sets of candidates, >= 1
-    # Whether the weights of the selected clients S are q_k = p_k / sum_S p (appendix E). Otherwise they are
-    # equal.
-    by_data: bool = False,
+    problem: Quadratic, selector: Selector, points: Floats, num_samples: int, by_data: bool = False
 ) -> Floats:
-    """Return each client's expected weight in the aggregate (P, M) at each of P models. Rows sum to 1.
+    """Return each client's expected weight (P, M) in the aggregate at each of P models (P, v).
 
-    The selector draws the candidates of `num_samples` rounds. From each set of candidates, the K clients with
-    the largest losses at the model are selected. ``selector.select`` does the same, but so many calls of it
-    would take minutes.
+    The K clients with the largest losses of each of `num_samples` sets of candidates are selected, as by
+    ``selector.select``, which would take minutes. If `by_data`, their weights are p_k / sum_S p (appendix E).
     """
     everyone = np.arange(problem.sizes.size)
     first = selector.candidates(0)
@@ -195,11 +163,7 @@ def selection_shares(
 
 
 def skews_at(problem: Quadratic, shares: Floats, w: Floats) -> Floats:
-    """Return the skews ρ (P,) (eq. 5) of P selections, with the losses at the model w (v,).
-
-    `shares` (P, M) are the clients' expected weights in each selection. The skew is the mean loss with these
-    weights, divided by the mean loss with the weights p.
-    """
+    """Return the skews ρ (P,) (eq. 5) of P selections with the expected weights `shares` (P, M)."""
     losses = problem.losses(w, np.arange(problem.sizes.size))
     skews: Floats = shares @ losses / (problem.sizes @ losses)
     return skews
@@ -208,9 +172,8 @@ def skews_at(problem: Quadratic, shares: Floats, w: Floats) -> Floats:
 def smallest_skews(problem: Quadratic, shares: Floats) -> Floats:
     """Return the least skew (P,) of each of P selections, over all models w' at which losses are measured.
 
-    `shares` are those of `skews_at`. The numerator and the denominator of ρ are quadratic forms of (w', 1).
-    So the minimum of ρ, which is exact, is the smallest generalised eigenvalue of the matrices of these
-    forms.
+    The numerator and the denominator of ρ are quadratic forms of (w', 1), so the minimum is the smallest
+    generalised eigenvalue of the matrices of these forms.
     """
 
     def forms(weights: Floats) -> Floats:
@@ -229,10 +192,7 @@ def smallest_skews(problem: Quadratic, shares: Floats) -> Floats:
 
 
 def models_around(problem: Quadratic, rng: np.random.Generator, num_points: int) -> Floats:
-    """Return models (P, v) in random directions from the optimum.
-
-    The distances are .01 to 100 times the mean distance of the clients' optima from the optimum of F.
-    """
+    """Return models (P, v) at .01 to 100 times the mean distance of the clients' optima from that of F."""
     spread = np.linalg.norm(problem.optima - problem.optimum, axis=1).mean()
     directions: Floats = rng.normal(size=(num_points, problem.optima.shape[1]))
     directions *= (spread * np.geomspace(0.01, 100, num_points) / np.linalg.norm(directions, axis=1))[:, None]
@@ -241,15 +201,9 @@ def models_around(problem: Quadratic, rng: np.random.Generator, num_points: int)
 
 
 def run_profile(
-    seed: int,  # seed of the clients, the models and the selectors
-    num_rounds: int = 5000,  # number of rounds of training
-    num_points: int = 200,  # number of models around the optimum at which the skew is measured
-    num_samples: int = 10_000,
-    quick: bool = False,  # whether to use a quarter of the models and of the sets of candidates
+    seed: int, num_rounds: int = 5000, num_points: int = 200, num_samples: int = 10_000
 ) -> Outcome:
     """Measure how often each client is selected, and how skewed the selection is, for `PROFILE_TRIALS`."""
-    if quick:
-        num_points, num_samples = num_points // 4, num_samples // 4
     cells: dict[Cell, float] = {}
     panels: dict[str, dict[str, Curve]] = {}
     for m, trials in PROFILE_TRIALS.items():
@@ -298,5 +252,6 @@ EXPERIMENTS = (
         seeds=20,
         x="client, by number of selections",
         y="% of all selections",
+        quick={"num_points": 50, "num_samples": 2500},
     ),
 )

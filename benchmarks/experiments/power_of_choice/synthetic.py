@@ -1,8 +1,6 @@
 """Power-of-Choice on Synthetic(1,1): logistic regression on clients that differ in size, inputs and labels.
 
-Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-Figure 3 and appendix F. In the paper m of K clients train in a round. Here these numbers are K and M, but the
-labels in tables and figures have the paper's m. The paper's ``rand`` is the selector `md`.
+The labels in tables and figures have the paper's m for K.
 """
 
 import functools
@@ -11,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.power_of_choice.quadratics import RANDOM, Trial, ask_and_select
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats, Ints
-from strategies.selectors import Feedback, create
+from strategies.selectors import Feedback
 
 Float32s = npt.NDArray[np.float32]
 CLASSES = 10
@@ -64,16 +63,12 @@ def synthetic_losses(samples: Samples, models: Float32s) -> Floats:
 
 
 def train_synthetic(
-    samples: Samples,  # all data
-    models: Float32s,  # (n, 10, 61) models before training
-    clients: Ints,  # (n,) client of each model
-    picks: Ints,  # (n, τ, b) b samples of each of the τ steps, as indexes into the client's samples
-    rate: float,  # learning rate η
+    samples: Samples, models: Float32s, clients: Ints, picks: Ints, rate: float
 ) -> tuple[Float32s, Floats]:
-    """Train n models at once, each on one client, by mini-batch SGD.
+    """Train n models (n, 10, 61) at once, each on one client, by mini-batch SGD.
 
-    Returns (n, 10, 61) the trained models, and (n,) mean loss of each model over its mini-batches, in nats.
-    The loss on a mini-batch is measured before the step that uses the mini-batch.
+    `picks` (n, τ, b) are the b samples of each of the τ steps. Returns the trained models, and the mean loss
+    (n,) of each over its mini-batches in nats, measured before the step that uses the mini-batch.
     """
     at = samples.starts[clients][:, None, None] + picks
     losses = np.zeros(len(models))
@@ -103,27 +98,13 @@ def _synthetic_trials(k: int) -> tuple[Trial, ...]:
     )
 
 
-def run_synthetic(
-    seed: int, num_rounds: int = 800, clients_per_round: tuple[int, ...] = (1, 3), quick: bool = False
-) -> Outcome:
-    """Train all trials side by side, on the same data and with the same mini-batches of each client.
-
-    `clients_per_round` has the values of K to compare. If `quick`, train for a quarter of the rounds.
-    """
-    num_rounds = num_rounds // 4 if quick else num_rounds
+def run_synthetic(seed: int, num_rounds: int = 800, clients_per_round: tuple[int, ...] = (1, 3)) -> Outcome:
+    """Train all trials side by side, on the same data and with the same mini-batches of each client."""
     samples = make_synthetic(seed)
     m, p = samples.sizes.size, samples.sizes / samples.sizes.sum()
     trials = [(k, trial) for k in clients_per_round for trial in _synthetic_trials(k)]
     selectors = [
-        create(
-            trial.selector,
-            m,
-            client_sizes=samples.sizes,
-            clients_per_round=k,
-            num_rounds=num_rounds,
-            seed=seed,
-            **trial.settings,
-        )
+        Method(trial.selector, trial.settings).made(samples.sizes.astype(np.float64), k, seed, num_rounds)
         for k, trial in trials
     ]
     models = np.zeros((len(trials), CLASSES, samples.x.shape[1]), dtype=np.float32)
@@ -166,11 +147,7 @@ def run_synthetic(
 
 
 def _batch_losses(samples: Samples, picks: Ints, model: Float32s, clients: Ints) -> Floats:
-    """Return the loss (n,) of a model on a mini-batch of each of n clients.
-
-    `picks` (M, 1, b) has the samples of every client's mini-batch, and `clients` (n,) says which clients
-    evaluate the model.
-    """
+    """Return the loss (n,) of a model on a mini-batch `picks` (M, 1, b) of each of n clients."""
     models = np.broadcast_to(model, (clients.size, *model.shape))
     return train_synthetic(samples, models, clients, picks[clients], 0.0)[1]
 

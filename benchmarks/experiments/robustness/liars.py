@@ -7,8 +7,6 @@ The defences are the strict guard, this guard without its comparison of directio
 guard with FedMedian. FedMedian ignores importance weights, so it is measured with `uniform` alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +17,7 @@ import numpy as np
 from flwr.serverapp.strategy import FedMedian
 
 import tasks
+from benchmarks.experiments.methods import OWN_DRAWS
 from benchmarks.experiments.report import Cell, Experiment, Outcome
 from simulation.kernels import Kernel, Plan, Trained, kernel_of
 from simulation.kernels.base import StackedUpdates
@@ -58,7 +57,7 @@ SELECTORS: dict[str, dict[str, Any]] = {
     "uniform": {},
     "md": {},
     "full": {},
-    "forecast": {},
+    "forecast": OWN_DRAWS,
     "adaptive-osmd": {"learning_rate_multiplier": 100.0},
     "delta": {},
     "prac-delta": {},
@@ -127,14 +126,7 @@ class Played(NamedTuple):
     rejected_honest: float  # share of the honest clients' replies that were rejected, in [0, 1]
 
 
-def play(
-    selector: str,  # a key of `SELECTORS`
-    partition: str,  # how the data are divided among the clients
-    attack: Attack,  # lies
-    defence: Defence,  # defence against them
-    seed: int,  # seed of the data, the training and the selection
-    rounds: int,  # number of rounds, >= 1
-) -> Played:
+def play(selector: str, partition: str, attack: Attack, defence: Defence, seed: int, rounds: int) -> Played:
     """Train one federation."""
     task = tasks.create("digits", partition=partition)
     data, test = task.federated_data(NUM_CLIENTS, seed), task.test_data()
@@ -177,9 +169,8 @@ def play(
     )
 
 
-def run(partition: str, seed: int, quick: bool = False) -> Outcome:
-    """Train with each selector, defence and attack. If `quick`, train for a sixth of the rounds."""
-    rounds = NUM_ROUNDS // (6 if quick else 1)
+def run(partition: str, seed: int, num_rounds: int = NUM_ROUNDS) -> Outcome:
+    """Train with each selector, defence and attack."""
     cells: dict[Cell, float] = {}
     for selector in SELECTORS:
         for name, defence in DEFENCES.items():
@@ -187,7 +178,7 @@ def run(partition: str, seed: int, quick: bool = False) -> Outcome:
                 continue
             row = selector if name == "guard" else f"{selector}, {name}"
             for attack in ATTACKS if name in ("guard", "FedMedian") else ALL_WITH:
-                played = play(selector, partition, ATTACKS[attack], defence, seed, rounds)
+                played = play(selector, partition, ATTACKS[attack], defence, seed, num_rounds)
                 cells[row, attack] = played.accuracy
                 cells[f"{row}: liars' share", attack] = 100 * played.draws
     return Outcome(cells)

@@ -6,16 +6,14 @@ numbers are clipped and have no noise. In the column "exact" they are unchanged.
 the 90 % quantile of the true norms or losses of round 1. So the noise does not shrink when the norms shrink.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
 from benchmarks.experiments.forecast.streams import make_stream, regret_on_stream
-from benchmarks.experiments.osmd.least_squares import Track, train, unlike_clients
-from benchmarks.experiments.osmd.least_squares import Trial as TrainedSelector
+from benchmarks.experiments.methods import OWN_DRAWS, Method
+from benchmarks.experiments.osmd.least_squares import Track, Trial, train, unlike_clients
 from benchmarks.experiments.regret import feedback_of
 from benchmarks.experiments.report import Cell, Experiment, Outcome
 from strategies.clients.report_noise import GaussianMechanism, composed_epsilon
@@ -30,38 +28,23 @@ EPSILONS = (10.0, 1.0, 0.1)
 COLUMNS = ("exact", "clipped", *(f"ε = {epsilon:g}" for epsilon in EPSILONS))
 
 
-class Trial(NamedTuple):
-    """A selector to measure."""
-
-    label: str  # name in the tables
-    selector: str  # name in the registry
-    settings: dict[str, Any]  # keyword arguments of the selector
-
-
-BY_NORM = (
-    Trial("forecast", "forecast", {}),
-    Trial("adaptive-osmd × 100", "adaptive-osmd", {"learning_rate_multiplier": 100.0}),
-    Trial("avare", "avare", {}),
-)
-BY_LOSS = (
-    Trial("pow-d, d = 20", "pow-d", {"num_candidates": 20}),
-    Trial("rpow-d", "rpow-d", {}),
-    Trial("afl", "afl", {"alpha2": 1.0}),
-)
+BY_NORM = {
+    "forecast": Method("forecast", OWN_DRAWS),
+    "adaptive-osmd × 100": Method("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
+    "avare": Method("avare"),
+}
+BY_LOSS = {
+    "pow-d, d = 20": Method("pow-d", {"num_candidates": 20}),
+    "rpow-d": Method("rpow-d"),
+    "afl": Method("afl", {"alpha2": 1.0}),
+}
 BEDS = ("static", "section F, σ = 3", "section F, σ = 10")
 
 
 class Release:
-    """Turns clients' true numbers into the numbers that they report.
+    """Turns clients' true numbers into those that they report: exact, clipped to `bound`, or with noise, too.
 
-    Attributes
-    ----------
-    column : str
-        One of `COLUMNS`: whether the reported numbers are exact, clipped, or clipped and with noise.
-    bound : float
-        The limit that numbers are clipped to, > 0.
-    seed : int
-        Seed of the noise. Only this experiment has such a seed: a real client's noise must not be repeatable.
+    The seed of the noise is an experiment's alone: a real client's noise must not be repeatable.
     """
 
     def __init__(self, column: str, bound: float, seed: int) -> None:
@@ -71,7 +54,6 @@ class Release:
             self._mechanism = GaussianMechanism(float(column.split()[-1]), DELTA, bound)
 
     def __call__(self, round: int, values: Floats) -> Floats:
-        """Return the numbers (n,) that clients report in a round instead of their true values (n,)."""
         if self.column == "exact":
             return values
         if self._mechanism is None:
@@ -85,6 +67,7 @@ class Reported:
 
     def __init__(self, selector: Selector, release: Release) -> None:
         self._selector, self._release = selector, release
+        self.clients_per_round = selector.clients_per_round
 
     @property
     def probabilities(self) -> Floats:
@@ -101,42 +84,26 @@ class Reported:
         self._selector.update(round, selection, told)
 
 
-def regret(
-    bed: str,  # one of `BEDS`: a stream of norms, or the least-squares problem of section F of the OSMD paper
-    trial: Trial,
-    column: str,  # one of `COLUMNS`
-    seed: int,  # seed of the norms or the problem, of the selector and of the noise
-    num_rounds: int,
-) -> float:
-    """Return the cumulative regret of a selector that learns from the norms that clients report."""
+def regret(bed: str, method: Method, column: str, seed: int, num_rounds: int) -> float:
+    """Return the cumulative regret of a selector that learns from the norms that clients report.
+
+    `bed` is one of `BEDS`: a stream of norms, or the least-squares problem of section F of the OSMD paper.
+    """
 
     def make(first_norms: Floats) -> Selector:
-        selector = create(
-            trial.selector,
-            NUM_CLIENTS,
-            clients_per_round=CLIENTS_PER_ROUND,
-            num_rounds=num_rounds,
-            seed=seed,
-            **trial.settings,
-        )
+        selector = method.made(NUM_CLIENTS, CLIENTS_PER_ROUND, seed, num_rounds)
         bound = float(np.quantile(first_norms, QUANTILE))
         return cast("Selector", Reported(selector, Release(column, bound, seed)))
 
     if not bed.startswith("section F"):
         stream = make_stream(bed, seed, NUM_CLIENTS, num_rounds)
-        return regret_on_stream(lambda sizes: make(stream.norms[0]), stream, CLIENTS_PER_ROUND)
+        return regret_on_stream(make(stream.norms[0]), stream, CLIENTS_PER_ROUND)
 
     def play(selector: Selector, num_rounds: int) -> Track:
         rng = np.random.default_rng(seed)
         problem = unlike_clients(rng, float(bed.split()[-1]), NUM_CLIENTS)
-        (track,) = train(
-            problem,
-            [TrainedSelector(selector)],
-            rng,
-            clients_per_round=CLIENTS_PER_ROUND,
-            num_rounds=num_rounds,
-            replacement=False,
-        )
+        trials = [Trial(selector)]
+        (track,) = train(problem, trials, rng, num_rounds=num_rounds, replacement=False)
         return track
 
     uniform = create("uniform", NUM_CLIENTS, clients_per_round=CLIENTS_PER_ROUND)
@@ -144,17 +111,15 @@ def regret(
     return float(play(make(first_norms), num_rounds).regret[-1])
 
 
-def chosen_loss(trial: Trial, column: str, seed: int, num_rounds: int) -> float:
+def chosen_loss(method: Method, column: str, seed: int, num_rounds: int) -> float:
     """Return the mean true loss of the selected clients divided by the mean true loss of all clients.
 
-    The true losses are lognormal, and constant over the rounds. The first tenth of the rounds, in which
-    rpow-d and afl see each client for the first time, does not count. For the parameters see `regret`.
+    The true losses are lognormal, and constant. The first tenth of the rounds, in which rpow-d and afl see
+    each client for the first time, does not count.
     """
     losses = np.random.default_rng(seed).lognormal(0, 1, NUM_CLIENTS)
     release = Release(column, float(np.quantile(losses, QUANTILE)), seed)
-    selector = create(
-        trial.selector, NUM_CLIENTS, clients_per_round=CLIENTS_PER_ROUND, seed=seed, **trial.settings
-    )
+    selector = method.made(NUM_CLIENTS, CLIENTS_PER_ROUND, seed)
     found = []
     for round in range(1, num_rounds + 1):
         candidates = selector.candidates(round)
@@ -167,19 +132,17 @@ def chosen_loss(trial: Trial, column: str, seed: int, num_rounds: int) -> float:
     return float(np.mean(found[num_rounds // 10 :]) / losses.mean())
 
 
-def run(seed: int, quick: bool = False) -> Outcome:
-    """Measure all selectors in all columns. If `quick`, run a tenth of the rounds."""
-    rounds = NUM_ROUNDS // (10 if quick else 1)
+def run(seed: int, num_rounds: int = NUM_ROUNDS) -> Outcome:
+    """Measure all selectors in all columns."""
     cells: dict[Cell, float] = {}
-    uniform = Trial("uniform", "uniform", {})
     for bed in BEDS:
-        base = regret(bed, uniform, "exact", seed, rounds)
-        for trial in BY_NORM:
+        base = regret(bed, Method("uniform"), "exact", seed, num_rounds)
+        for label, method in BY_NORM.items():
             for column in COLUMNS:
-                cells[f"{bed}: {trial.label}", column] = regret(bed, trial, column, seed, rounds) / base
-    for trial in BY_LOSS:
+                cells[f"{bed}: {label}", column] = regret(bed, method, column, seed, num_rounds) / base
+    for label, method in BY_LOSS.items():
         for column in COLUMNS:
-            cells[f"loss: {trial.label}", column] = chosen_loss(trial, column, seed, rounds)
+            cells[f"loss: {label}", column] = chosen_loss(method, column, seed, num_rounds)
     for epsilon in EPSILONS:
         z = GaussianMechanism(epsilon, DELTA, 1.0).noise_multiplier
         for n in (10, 50, NUM_ROUNDS):
@@ -187,10 +150,4 @@ def run(seed: int, quick: bool = False) -> Outcome:
     return Outcome(cells)
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="report-noise",
-        run=run,
-        seeds=3,
-    ),
-)
+EXPERIMENTS = (Experiment(name="report-noise", run=run, seeds=3),)

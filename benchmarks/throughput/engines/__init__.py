@@ -11,8 +11,8 @@ from tasks.federated_data import FederatedData
 class Engine:
     """A federation that trains on command.
 
-    It is made from the workload, the samples of the workload's clients, and the folder from which other
-    processes can load the samples with `workloads.load`.
+    It is made from the workload, the samples of its clients, and the folder to load them from in other
+    processes.
     """
 
     def run(self, rounds: int) -> None:
@@ -51,10 +51,7 @@ ENGINES = {
 
 
 def create(name: str, workload: Workload, data: FederatedData, folder: Path) -> Engine:
-    """Import an engine and set it up; `name` is a key of `ENGINES`.
-
-    Raises ModuleNotFoundError if a package that the engine needs is missing.
-    """
+    """Import an engine of `ENGINES`, and set it up; ModuleNotFoundError if a package is missing."""
     entry = ENGINES[name]
     engine: Engine = getattr(import_module(f"{__name__}.{entry.module}"), entry.kind)(workload, data, folder)
     return engine

@@ -18,9 +18,9 @@ class _Closed(Exception):  # noqa: N818 (nothing is wrong)
 class Gate(Engine):
     """An engine that runs a strategy in a thread, and pauses it between blocks of rounds.
 
-    `serve` starts a strategy for `ENDLESS` rounds. Its argument is the ``evaluate_fn`` of the strategy, which
-    Flower calls before round 1 and after each round; the gate pauses the run in such a call. `arrays`: the
-    global model at the last pause.
+    `serve` starts a strategy for `ENDLESS` rounds. Its argument is the strategy's ``evaluate_fn``, which
+    Flower calls before round 1 and after each round, and which pauses. `arrays`: the global model at the last
+    pause.
     """
 
     def __init__(self, serve: Callable[[Callable[[int, ArrayRecord], None]], None]) -> None:

@@ -15,10 +15,10 @@ from . import Engine
 class Products(Engine):
     """Multiplies float32 matrices of the workload's shapes, one client after another, and learns nothing.
 
-    A step of a client multiplies, as `simulation.kernels.dense` does: for each layer, the inputs by the
-    weights; then from the last layer to the first, the transposed inputs by the errors, and the errors by the
-    transposed weights, except at the first layer. The operands stay the same in all steps, so they are in the
-    cache. The clients take turns, and each multiplies mini-batches of its own size.
+    A step multiplies, as `simulation.kernels.dense` does: for each layer, the inputs by the weights; then
+    backwards the transposed inputs by the errors, and, except at the first layer, the errors by the
+    transposed weights. The operands stay the same, so they are in the cache. Mini-batches have each client's
+    own size.
     """
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:

@@ -30,10 +30,7 @@ def parameters(model: nn.Module) -> Parameters:
 
 
 def batches(num_samples: int, workload: Workload) -> Iterator[torch.Tensor]:
-    """Yield the sample indexes of each step's mini-batch, drawn without replacement.
-
-    All samples are shuffled again when too few are left for a full mini-batch.
-    """
+    """Yield the sample indexes of each step's mini-batch, without replacement until too few are left."""
     size = min(workload.batch_size, num_samples)
     left = torch.randperm(num_samples)
     for _ in range(workload.steps):

@@ -4,18 +4,24 @@ A joined request names several objects in its `object_id`, separated by commas. 
 `join`. A SuperLink without this patch finds no object with such a name, and the SuperNode or the ServerApp
 then requests or sends the objects one by one. All objects of a joined request are read or stored in one
 transaction. `deploy.fleet.supernode.transfers` sends these requests.
+
+A small message needs no request for its objects: the answer with the message carries them, joined, in the
+order of `protocol.names_in`. So does the announcement of a small reply.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any
 
 MOST = 64  # the most objects of a request
 ENOUGH = 1 << 20  # bytes of contents, after which no further object is added to a request or response
+# The most bytes of objects that the announcement of a reply carries (`wire.carry`), below the limit of such
+# requests (`ReplyAdmission.largest_request`). Of a larger reply, the ServerApp sees how much has arrived.
+CARRIED = 64 * 1024
 
 SEPARATOR = ","
 _LENGTH = 8  # bytes that hold the length of a content
@@ -39,6 +45,27 @@ def split(joined: bytes) -> list[bytes]:
     return contents
 
 
+def joined(contents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the content of each request: of a large object, or of several small ones, joined."""
+    small: dict[str, bytes] = {}
+
+    def take() -> Iterator[tuple[str, bytes]]:
+        if len(small) == 1:
+            yield from small.items()
+        elif small:
+            yield SEPARATOR.join(small), join(small.values())
+        small.clear()
+
+    for name, content in contents:
+        if len(content) >= ENOUGH:
+            yield name, content
+            continue
+        if len(small) == MOST or sum(map(len, small.values())) + len(content) > ENOUGH:
+            yield from take()
+        small[name] = content
+    yield from take()
+
+
 def parts(names: str, content: bytes) -> dict[str, bytes]:
     """Return the contents of a request's objects, by name. Raises ValueError if the request is not valid."""
     if SEPARATOR not in names:
@@ -52,7 +79,8 @@ def answer_apps(handlers: Any) -> None:
 
     @wraps(pull)
     def pulled(asked: Any, state: Any, task: Any) -> Any:
-        return pull_each(asked, lambda one: pull(one, state, task), state)
+        store = getattr(state, "objects", None)  # a SuperNode's state has none
+        return pull_each(asked, lambda one: pull(one, state, task), state, store and store.first)
 
     @wraps(push)
     def pushed(asked: Any, state: Any, task: Any) -> Any:
@@ -74,10 +102,18 @@ def _transaction(state: Any) -> AbstractContextManager[Any]:
     return session()
 
 
-def pull_each(asked: Any, pull_one: Callable[[Any], Any], state: Any) -> Any:
+def pull_each(
+    asked: Any,
+    pull_one: Callable[[Any], Any],
+    state: Any,
+    find: Callable[[list[str], int], list[bytes]] | None = None,
+) -> Any:
     """Answer a request for objects with these objects in order, up to a missing one or `ENOUGH` bytes.
 
-    `pull_one` answers a request for one object. Raises ValueError if the request is not valid.
+    `pull_one` answers a request for one object. `find` returns the contents of the objects after the first,
+    as `CohortObjectStore.first` does. (default: `pull_one` is asked for each)
+
+    Raises ValueError if the request is not valid.
     """
     if SEPARATOR not in asked.object_id:
         return pull_one(asked)
@@ -94,13 +130,23 @@ def pull_each(asked: Any, pull_one: Callable[[Any], Any], state: Any) -> Any:
                 break
             contents.append(response.object_content)
             size += len(response.object_content)
+            if find is not None:
+                contents += find(names[1:], ENOUGH - size)
+                break
     return messages.PullObjectResponse(
         object_found=True, object_available=bool(contents), object_content=join(contents)
     )
 
 
-def push_each(asked: Any, push_one: Callable[[Any], Any], state: Any) -> Any:
+def push_each(
+    asked: Any,
+    push_one: Callable[[Any], Any],
+    state: Any,
+    push_all: Callable[[dict[str, bytes]], bool] | None = None,
+) -> Any:
     """Store the objects of a request with `push_one`, which stores one object.
+
+    `push_all` is tried before, if it is given: it stores all objects, or none, and returns whether it did.
 
     Raises ValueError if the request is not valid.
     """
@@ -108,6 +154,8 @@ def push_each(asked: Any, push_one: Callable[[Any], Any], state: Any) -> Any:
         return push_one(asked)
     messages = importlib.import_module(_MESSAGES)
     contents = parts(asked.object_id, asked.object_content)
+    if push_all is not None and push_all(contents):
+        return messages.PushObjectResponse(stored=True)
     with _transaction(state):
         for name, content in contents.items():
             one = messages.PushObjectRequest(

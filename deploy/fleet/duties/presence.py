@@ -222,6 +222,8 @@ class Presence:
                 getLogger("flwr").warning("Node %d is offline: %s", node, why)
             self._left()
         except Exception as error:  # such as a locked database
+            if self._closing:  # the database may be gone
+                return
             getLogger("flwr").warning("Node %d cannot be marked as offline yet: %s", node, error)
             self._expect(node, heartbeat, AWAY)
 

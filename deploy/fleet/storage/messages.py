@@ -25,6 +25,7 @@ from flwr.common.serde import message_from_proto
 from flwr.proto.error_pb2 import Error
 from flwr.proto.message_pb2 import Message as WireMessage
 from flwr.proto.message_pb2 import Metadata, ObjectTree
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.recorddict_pb2 import RecordDict
 from flwr.proto.run_pb2 import Run
 from flwr.server.superlink.linkstate import SqlLinkState
@@ -35,7 +36,7 @@ from deploy.fleet.protocol import PATIENCE, SUPERLINK, now, signed, unsigned
 from deploy.fleet.storage.statements import AMONG, executor, listed, stored_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from flwr.app import Message
     from flwr.superlink.federation import FederationManager
@@ -111,7 +112,12 @@ _DEACTIVATE = (
     "UPDATE node SET status = 'offline', last_deactivated_at = ?, online_until = ? "
     "WHERE node_id = ? AND status = 'online' AND online_until > ? RETURNING 1"
 )
-_ONLINE = "SELECT node_id FROM node WHERE status = 'online' AND online_until > ?"
+_ONLINE = "SELECT {} FROM node WHERE status = 'online' AND online_until > ?"
+_INFO = (  # the columns of a node, which are the fields of NodeInfo
+    *("node_id", "owner_aid", "owner_name", "status", "registered_at", "last_activated_at"),
+    *("last_deactivated_at", "unregistered_at", "online_until", "heartbeat_interval", "public_key"),
+    *("location", "name"),
+)
 _NAME = "SELECT name FROM node WHERE node_id = ?"
 _BEGIN_PUSH = (
     "INSERT INTO object_push_sessions (session_id, run_id, expires_at, pending_count) VALUES (?, ?, ?, 0)"
@@ -131,8 +137,14 @@ _CLAIM_OBJECT = (
     "DELETE FROM object_push_session_pending WHERE session_id = ? AND object_id = ? "
     "AND EXISTS (SELECT 1 FROM object_push_sessions WHERE session_id = ? AND run_id = ?)"
 )
+_EXPECTED = (
+    "SELECT object_id FROM object_push_session_pending JOIN object_push_sessions USING (session_id) "
+    "JOIN objects USING (object_id) WHERE session_id = ? AND run_id = ? AND expires_at > ? "
+    f"AND object_id {AMONG}"
+)
+_CLAIM_OBJECTS = f"DELETE FROM object_push_session_pending WHERE session_id = ? AND object_id {AMONG}"
 _REFRESH_PUSH = (
-    "UPDATE object_push_sessions SET pending_count = pending_count - 1, expires_at = ? "
+    "UPDATE object_push_sessions SET pending_count = pending_count - ?, expires_at = ? "
     "WHERE session_id = ? AND expires_at > ? RETURNING pending_count"
 )
 _PUSH_OF = "SELECT session_id FROM object_push_session_pending WHERE object_id = ?"
@@ -352,7 +364,22 @@ class FewStatements(SqlLinkState):
 
     def online_nodes(self) -> list[int]:
         """Return the ids of the nodes that count as online."""
-        return [unsigned(node) for (node,) in self.rows(_ONLINE, (now().timestamp(),))]
+        return [unsigned(node) for (node,) in self.rows(_ONLINE.format("node_id"), (now().timestamp(),))]
+
+    def nodes_for(self, run_id: int) -> list[NodeInfo]:
+        """Return the nodes that count as online, and are in the federation of a run.
+
+        A ServerApp asks in each round. Flower makes two objects of its ORM for each node.
+        """
+        federations = self.rows(_FEDERATIONS, (listed([signed(run_id)]),))
+        if not federations:
+            return []
+        found: dict[int, NodeInfo] = {}
+        for row in self.rows(_ONLINE.format(", ".join(_INFO)), (now().timestamp(),)):
+            values = dict(zip(_INFO, row, strict=True))
+            node = values["node_id"] = unsigned(values["node_id"])
+            found[node] = NodeInfo(**values)
+        return [found[node] for node in self._federations.filter_nodes(set(found), federations[0][1])]
 
     def note_heartbeat(self, node_id: int, heartbeat_interval: float) -> bool:
         """Note that a node is online. Return whether there is such a node."""
@@ -417,7 +444,7 @@ class FewStatements(SqlLinkState):
                 session_id = session_id or execute(_PUSH_OF, (object_id,)).scalar()
                 if not execute(_CLAIM_OBJECT, (session_id, object_id, session_id, signed(run_id))).rowcount:
                     return False
-                left = execute(_REFRESH_PUSH, (until, session_id, stored_time(moment))).scalar()
+                left = execute(_REFRESH_PUSH, (1, until, session_id, stored_time(moment))).scalar()
                 if left is None:
                     self.end_push(session_id, with_messages=True)
                     return False
@@ -428,6 +455,33 @@ class FewStatements(SqlLinkState):
         except Exception as error:
             getLogger("flwr").error("Failed to store object %s: %s", object_id, error)
             return False
+
+    def store_objects(self, run_id: int, session_id: str, contents: Mapping[str, bytes]) -> bool:
+        """Store the contents of objects with few statements. Return whether they were stored, all or none.
+
+        They are stored if they are valid, and each is expected in the push session or is stored already.
+        """
+        try:
+            for name, content in contents.items():
+                self.objects.check(name, content)
+        except ValueError:  # `store_object` logs which one
+            return False
+        moment = now()
+        with self.session() as session:
+            execute = executor(session)
+            asked = session_id, signed(run_id), stored_time(moment), listed(contents)
+            expected = {name: contents[name] for (name,) in execute(_EXPECTED, asked).all()}
+            others = {name: content for name, content in contents.items() if name not in expected}
+            if self.objects.first(list(others), sum(map(len, others.values()))) != list(others.values()):
+                return False
+            if expected:
+                self.objects.put_checked(expected)
+                execute(_CLAIM_OBJECTS, (session_id, listed(expected)))
+                until = stored_time(moment + timedelta(seconds=LONGEST_PART))
+                refreshed = len(expected), until, session_id, stored_time(moment)
+                if not execute(_REFRESH_PUSH, refreshed).scalar():
+                    execute(_END_PUSH, (session_id,))
+        return True
 
     def end_push(self, session_id: str, *, with_messages: bool) -> None:
         """End a push. `with_messages`: whether its messages are deleted, because their objects lack."""

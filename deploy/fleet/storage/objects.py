@@ -17,7 +17,7 @@ has no index of these rows, so each deletion reads two whole tables. `CohortObje
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.object_store import NoObjectInStoreError
@@ -27,6 +27,9 @@ from deploy.fleet import protocol
 from deploy.fleet.admission import object_trees
 from deploy.fleet.storage.statements import AMONG, executor
 from deploy.fleet.storage.transactions import TakesTurns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _INDEXES = (
     "CREATE INDEX IF NOT EXISTS cohort_parents ON object_children (child_id)",
@@ -63,12 +66,16 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
                 executor(session)(each)
         return tables
 
-    def put(self, object_id: str, object_content: bytes) -> None:
-        """Store the content of an object whose name is already stored."""
+    def check(self, object_id: str, object_content: bytes) -> None:
+        """Raise ValueError if an object's name is not its content's hash, or the content has no head."""
         if self.verify:
             if object_id != protocol.name_of(object_content):
                 raise ValueError(f"Object ID {object_id} does not match content hash")
             protocol.head(object_content)
+
+    def put(self, object_id: str, object_content: bytes) -> None:
+        """Store the content of an object whose name is already stored."""
+        self.check(object_id, object_content)
         with self.session() as session:
             execute = executor(session)
             if execute(_PUT, (object_content, object_id)).rowcount:
@@ -81,6 +88,27 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
         with self.session() as session:
             content: bytes | None = executor(session)(_GET, (object_id,)).scalar()
             return content
+
+    def put_checked(self, contents: Mapping[str, bytes]) -> None:
+        """Store the contents, which `check` accepts, of objects whose names are already stored."""
+        with self.session() as session:
+            executor(session)(_PUT, [(content, name) for name, content in contents.items()])
+
+    def first(self, names: Sequence[str], most: int) -> list[bytes]:
+        """Return the contents of the first of these objects, up to one that has not arrived, or `most` bytes.
+
+        Only the last one may exceed `most` bytes.
+        """
+        with self.session() as session:
+            sizes = object_trees.sizes(session, names)
+            wanted: list[str] = []
+            for name in names:
+                if most <= 0 or not sizes.get(name):
+                    break
+                wanted.append(name)
+                most -= sizes[name]
+            found = object_trees.contents(session, wanted)
+        return [found[name] for name in wanted]
 
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
         """Store the names and children of a message's objects. Return the names without contents."""

@@ -19,6 +19,7 @@ import grpc
 
 from deploy.fleet import protocol, wire
 from deploy.fleet.duties.held_requests import LONGEST_LONG
+from deploy.fleet.duties.joined_objects import join, split
 from deploy.fleet.duties.presence import HOLD, PATIENT
 from deploy.fleet.sockets import PING, keep_all_alive
 from deploy.flower.commands import CONNECTED_AGAIN, CONNECTION_FAILED, NO_GRPC
@@ -241,29 +242,41 @@ class Connection:
         self.node_id: int = node.node_id
         self._serde, self._objects = importlib.import_module(_SERDE), importlib.import_module(_OBJECTS)
 
-    def receive(self) -> tuple[Any, Any] | None:
-        """Return the next message, without its content, and its tree of objects; None if there is none."""
+    def receive(self) -> tuple[Any, Any, dict[str, bytes]] | None:
+        """Return the next message, without its content, and its tree of objects; None if there is none.
+
+        Also returns the contents of the objects, by name, if the server sent all of them with the message.
+        """
         request = wire.METHODS["PullMessages"].request(node=self._node)
-        answer = self._requests.send("PullMessages", request, (wire.LONG,))
+        answer = self._requests.send("PullMessages", request, (wire.LONG, wire.WHOLE))
         if not answer.messages_list:
             return None
-        return self._serde.message_from_proto(answer.messages_list[0]), answer.message_object_trees[0]
+        tree, content = answer.message_object_trees[0], wire.carried(answer)
+        contents = dict(zip(protocol.names_in(tree), split(content), strict=True)) if content else {}
+        return self._serde.message_from_proto(answer.messages_list[0]), tree, contents
 
-    def send(self, message: Any, object_tree: Any, runtime: float) -> tuple[set[str], str]:
+    def send(
+        self, message: Any, object_tree: Any, runtime: float, contents: Sequence[bytes] = ()
+    ) -> tuple[set[str], str]:
         """Announce a reply. ``runtime`` is how many seconds the ClientApp took.
+
+        ``contents``: those of all objects, in the order of `protocol.names_in`, if the announcement carries
+        them.
 
         Returns the ids of the objects to push, and the push session.
         """
         announced = self._serde.message_to_proto(message)
         if announced.HasField("content"):
             announced.content.Clear()  # it is in the objects
-        answer = self._requests.ask(
-            "PushMessages",
+        request = wire.METHODS["PushMessages"].request(
             node=self._node,
             messages_list=[announced],
             message_object_trees=[object_tree],
             clientapp_runtime_list=[runtime],
         )
+        if contents:
+            wire.carry(request, join(contents))
+        answer = self._requests.send("PushMessages", request)
         return set(answer.objects_to_push), answer.session_id
 
     def get_run(self, run_id: int) -> Any:

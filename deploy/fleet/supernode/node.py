@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.proto.message_pb2 import ObjectTree
 
 from deploy.fleet import protocol
+from deploy.fleet.duties.joined_objects import CARRIED, MOST
 from deploy.fleet.supernode import bundles, transfers
 from deploy.fleet.supernode.connection import RunNotRunningError
 from deploy.flower.patches.shared import LOOK
@@ -99,6 +100,8 @@ class Node:
         self._store = state.object_store
         self._app = importlib.import_module(_APP)
         self._last_message = time.monotonic()
+        # Whether the last message carried its objects: the announcement of a reply may do so too.
+        self._carries = False
 
     def step(self) -> None:
         """Process the next message and send its reply. If there is no message, pause."""
@@ -114,11 +117,12 @@ class Node:
                 time.sleep(min(max(PAUSE_SHARE * (now - self._last_message), SHORTEST_IDLE), LONGEST_IDLE))
             return
         self._last_message = time.monotonic()
-        message, tree = received
+        message, tree, contents = received
+        self._carries = bool(contents)
         _tell("Receiving", message.metadata)
         run_id, message_id = message.metadata.run_id, message.metadata.message_id
         try:
-            self._fetch(message, tree, self._prepare(run_id))
+            self._fetch(message, tree, contents, self._prepare(run_id))
         except RunNotRunningError:
             getLogger("flwr").info("Run %s is not running: message %s is ignored", run_id, message_id)
         except _UnfitError as error:
@@ -156,8 +160,11 @@ class Node:
         digest: str = run.fab_hash
         return digest
 
-    def _fetch(self, message: Any, tree: Any, bundle: str) -> None:
-        """Store a message with its objects, and let a ClientApp work on it from the beginning."""
+    def _fetch(self, message: Any, tree: Any, contents: dict[str, bytes], bundle: str) -> None:
+        """Store a message with its objects, and let a ClientApp work on it from the beginning.
+
+        `contents`: those of the objects that came with the message.
+        """
         run_id, message_id = message.metadata.run_id, message.metadata.message_id
         task = self._state.create_task(task_type="flwr-clientapp", run_id=run_id, fab_hash=bundle)
         if task is None:
@@ -167,7 +174,10 @@ class Node:
         try:
             names = self._store.preregister(run_id, tree)
             self._state.store_message(message)  # wakes the executor
-            transfers.pull(names, partial(self._connection.pull_object, run_id), self._store.put)
+            for name in contents.keys() & names:
+                self._store.put(name, contents[name])
+            lacking = [name for name in names if name not in contents]
+            transfers.pull(lacking, partial(self._connection.pull_object, run_id), self._store.put)
             self._connection.confirm(run_id, message_id)
         except BaseException as error:
             self._state.delete_messages(message_ids=[message_id])
@@ -227,7 +237,8 @@ class Node:
         _tell("Sending", reply.metadata)
         run_id, message_id = reply.metadata.run_id, reply.metadata.message_id
         try:
-            lacking, session = self._connection.send(reply, tree, runtime)
+            carried = self._small(tree, content_of) if self._carries else []
+            lacking, session = self._connection.send(reply, tree, runtime, carried)
             names = dict.fromkeys(
                 each.object_id for each in protocol.each_object(tree) if each.object_id in lacking
             )
@@ -240,6 +251,16 @@ class Node:
             getLogger("flwr").info("Run %s is not running: the reply %s is ignored", run_id, message_id)
         except Exception as error:  # the next message may be answered
             getLogger("flwr").error("Failed to send message %s: %s", message_id, error)
+
+    def _small(self, tree: Any, content_of: Callable[[str], bytes]) -> list[bytes]:
+        """Return the contents of a reply's objects, an empty list if there are too many or too large ones."""
+        names, contents, left = protocol.names_in(tree), list[bytes](), CARRIED
+        for name in names if len(names) <= MOST else ():
+            contents.append(content_of(name))
+            left -= len(contents[-1])
+            if left < 0:
+                return []
+        return contents
 
 
 def _tell(what: str, metadata: Any) -> None:

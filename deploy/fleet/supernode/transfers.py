@@ -12,12 +12,12 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from logging import getLogger
 from typing import Any
 
-from deploy.fleet.duties.joined_objects import ENOUGH, MOST, SEPARATOR, join, parts, split
+from deploy.fleet.duties.joined_objects import MOST, SEPARATOR, joined, parts, split
 
 THREADS = 4  # the most requests of a transfer at a time; fewer if the machine has fewer cores
 NO_PARTS = 30.0  # s without a new object, after which an incomplete message is given up
@@ -176,27 +176,6 @@ def push(
                     each.result()
         for each in under_way:
             each.result()
-
-
-def joined(contents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each request: of a large object, or of several small ones, joined."""
-    small: dict[str, bytes] = {}
-
-    def take() -> Iterator[tuple[str, bytes]]:
-        if len(small) == 1:
-            yield from small.items()
-        elif small:
-            yield SEPARATOR.join(small), join(small.values())
-        small.clear()
-
-    for name, content in contents:
-        if len(content) >= ENOUGH:
-            yield name, content
-            continue
-        if len(small) == MOST or sum(map(len, small.values())) + len(content) > ENOUGH:
-            yield from take()
-        small[name] = content
-    yield from take()
 
 
 class Progress:

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, get_type_hints
 
 from deploy.fleet import factories
 from deploy.fleet.duties import joined_objects
@@ -45,6 +45,7 @@ def patch() -> None:
     duties.held.hold_for_apps(handlers)
     joined_objects.answer_apps(handlers)
     upload_progress.answer_apps(handlers)
+    answer_nodes(handlers)
 
     # When the SuperLink ends, Flower waits for all requests. A program that follows a run's log has a request
     # under way until the run ends.
@@ -57,3 +58,15 @@ def patch() -> None:
 
     # The only program that the SuperLink starts is `flower-superexec`.
     replace(_SUPERLINK, uvicorn=like(uvicorn, run=run), subprocess=like(subprocess, Popen=superexec))
+
+
+def answer_nodes(handlers: Any) -> None:
+    """Let this module of handlers answer which nodes are online from the state's `nodes_for`."""
+    get_nodes = handlers.get_nodes
+    response = get_type_hints(get_nodes)["return"]
+
+    @wraps(get_nodes)
+    def nodes(asked: Any, state: Any, task: Any) -> Any:
+        return response(nodes=state.nodes_for(task.run_id))
+
+    handlers.get_nodes = nodes

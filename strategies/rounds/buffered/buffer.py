@@ -1,7 +1,5 @@
 """Buffered rounds: decides which clients are asked, and computes the weights of their updates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -99,15 +97,9 @@ class Buffer:
     failed, it counts as busy until the round ends. So memory is bounded by the number of clients that were
     asked.
 
-    Parameters
-    ----------
-    mode : Buffered
-        The settings.
-    size : int
-        K, the number of arrivals that end a round, >= 1.
-    credits_busy : bool (default: True)
-        Whether each selection also gives credit to busy clients. If so, the selector must be unbiased in
-        every round.
+    ``mode``: the settings. ``size``: K, the number of arrivals that end a round, >= 1. ``credits_busy``
+    (default: True): whether each selection also gives credit to busy clients. If so, the selector must be
+    unbiased in every round.
     """
 
     def __init__(self, mode: Buffered, size: int, *, credits_busy: bool = True) -> None:
@@ -121,7 +113,6 @@ class Buffer:
         self._counts_from: dict[int, float] = {}  # the round from which a client's arrivals count again
 
     def begin(self, round: int) -> None:
-        """Begin a round. Its number must be above that of the last round."""
         self._round, self._draws_in_round = round, 0
 
     # --- asking -----------------------------------------------------------------------------------------
@@ -213,7 +204,6 @@ class Buffer:
 
     @property
     def num_training(self) -> int:
-        """How many clients hold a place."""
         return sum(each.state is State.TRAINING for each in self._drawn.values())
 
     @property
@@ -223,10 +213,7 @@ class Buffer:
 
     @property
     def in_flight(self) -> dict[int, int]:
-        """The clients that were asked and whose training has not ended -> the round in which each was asked.
-
-        They are in the order in which they were drawn.
-        """
+        """The clients whose training has not ended -> the round in which each was asked, in drawn order."""
         return {
             client: each.version
             for client, each in self._drawn.items()
@@ -289,11 +276,7 @@ class Buffer:
         self._counted.intersection_update(self._ended)
 
     def take(self) -> tuple[Selection, Ints]:
-        """End the round: empty the buffer.
-
-        Return the S clients whose training ended in this round, in the order in which it ended, with weights
-        without the staleness factor, and (S,) the staleness of each client's update.
-        """
+        """End the round: return who ended, in that order, with weights, and (S,) the staleness of each."""
         ended = [self._drawn[client] for client in self._ended]
         staleness = np.array([self.staleness(client) for client in self._ended], dtype=np.int64)
         scale = max(1, len(ended)) * self.num_draws / max(1, self.num_asked)
@@ -321,7 +304,6 @@ class Buffer:
     # --- the state --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        """Return the state between two rounds, including the clients in flight, which a resume asks again."""
         drawn = list(self._drawn.values())
         return {
             "totals": np.array([self.num_draws, float(self.num_asked)]),
@@ -337,7 +319,6 @@ class Buffer:
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state."""
         per_client = ("clients", "counts", "states", "versions")
         axes: dict[str, tuple[str | int, ...]] = dict.fromkeys(per_client, ("drawn",))
         axes |= {"credits": ("drawn", 3), "counted": ("counted",), "counts_from": ("counted",)}

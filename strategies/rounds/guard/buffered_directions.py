@@ -1,7 +1,5 @@
 """Remembers the directions of updates in buffered rounds, by which the guard compares clients."""
 
-from __future__ import annotations
-
 from math import sqrt
 
 import numpy as np
@@ -93,10 +91,7 @@ class VersionedDirections:
 
 
 def _compared(clients: Ints, versions: Ints, units: Floats) -> tuple[Floats, Floats]:
-    """Return (n,) the cosine of each unit vector with the weighted sum of others, and (n,) its company.
-
-    ``units`` (n, D) holds the unit vectors.
-    """
+    """Return (n,) the cosine of each of ``units`` (n, D) with the weighted sum of others, and its company."""
     products = np.einsum("id,jd->ij", units, units)  # the last digits of @ would depend on the machine
     apart = np.abs(versions[:, None] - versions)
     weights = np.zeros_like(products)

@@ -13,8 +13,6 @@ by a false claim. The price: an honest client with far more data than the others
 What the operator declares is neither clipped nor ignored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -128,10 +126,7 @@ def _limited(values: Floats, is_claim: Bools, guard: GuardSettings | None) -> Fl
 
 
 def _limits(values: Floats, guard: GuardSettings) -> tuple[float, float]:
-    """Return the limit of a claim, and the number above which a claim is ignored.
-
-    Both are computed from all known values (n,), > 0. If none of them can be judged, both are infinite.
-    """
+    """Return the limit of a claim, and above what it is ignored, by all known values (n,); inf if unknown."""
     if guard.level == "sane":
         if values.size < 2:
             return inf, inf
@@ -143,10 +138,7 @@ def _limits(values: Floats, guard: GuardSettings) -> tuple[float, float]:
     if not values.size:
         return inf, inf
     usual = bulk(
-        np.log(values),
-        deviations=guard.size_deviations,
-        least=log(guard.factor),
-        prior=_PRIOR_SPREAD,
+        np.log(values), deviations=guard.size_deviations, least=log(guard.factor), prior=_PRIOR_SPREAD
     )
     limit = usual.centre + usual.margin
     with np.errstate(over="ignore"):

@@ -1,7 +1,5 @@
 """The directions of the newest updates, with which the guard compares the direction of a new update."""
 
-from __future__ import annotations
-
 from math import nan
 from typing import NamedTuple
 

@@ -306,11 +306,9 @@ class Guard:
         )
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state, by name, so that a resumed run continues bit for bit."""
         return {name: array.copy() for name, array in (self._per_client() | self._remembered()).items()}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from the `state_dict` of a guard with the same `window`, and its number of clients."""
         state = dict(state)
         state.setdefault("replies/untrue", np.full_like(self._untrue, -1))  # older checkpoints lack it
         own, remembered = self._per_client(), self._remembered()

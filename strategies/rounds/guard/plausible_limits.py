@@ -3,8 +3,6 @@
 The docstring of `guard.Guard` states the rules.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from math import inf, log, nan, sqrt
 
@@ -56,8 +54,8 @@ class Limits:
     settings: GuardSettings
 
     def place(
-        self, recent: RecentValues, kind: str, clients: Ints, values: Floats, remarks: Remarks
-    ) -> Placed:
+        self, recent: RecentValues, kind: str, clients: Ints, values: Floats, remarks: "Remarks"
+    ) -> "Placed":
         """Compare values (S,) of one kind with recent values of all clients, and then remember them.
 
         ``kind`` is one of `recent_values.KINDS`. The distinct ``clients`` (S,) sent the ``values`` (S,), NaN
@@ -100,7 +98,7 @@ class Limits:
         recent.remember(kind, others, new, placed.margin)
         return placed
 
-    def _by_spread(self, placed: Placed, others: Window, new: Window, newest: Floats) -> Placed:
+    def _by_spread(self, placed: "Placed", others: Window, new: Window, newest: Floats) -> "Placed":
         """Return ``placed`` with the margin and the gap that the spread of the values explains."""
         signed, x, centre = placed.signed, new.values, placed.centre
         unit = abs(centre) if signed else 1.0
@@ -175,7 +173,7 @@ class Placed:
         beyond: Bools = self.excess > np.fmax(self.margin, power * norms) + self.gap
         return beyond
 
-    def clipped(self, remarks: Remarks, norms: Floats) -> Floats:
+    def clipped(self, remarks: "Remarks", norms: Floats) -> Floats:
         """Return the values (S,), reduced to their limits.
 
         ``norms`` (S,) is the excess of the update norms, by which some limits rise; NaN = unknown.
@@ -212,5 +210,4 @@ class Remarks:
 
 
 def _is_half(those: Bools) -> bool:
-    """Return whether at least half of the values are true; False if there are none."""
     return those.size > 0 and 2 * int(np.count_nonzero(those)) >= those.size

@@ -1,7 +1,5 @@
 """Remembers the recent norms, losses and other values of clients, with which the guard compares new ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import nan
 
@@ -28,7 +26,7 @@ class Window:
     values: Floats  # (n,) the logarithms of the clients' values, or signed values
     residuals: Floats  # (n,) the values minus the centre of the values of their round
 
-    def at(self, positions: Ints) -> Window:
+    def at(self, positions: Ints) -> "Window":
         """Return the entries at the given positions."""
         return Window(self.clients[positions], self.values[positions], self.residuals[positions])
 

@@ -1,7 +1,5 @@
 """Compares the norms that clients report about their updates with the norms that the server measures."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...numerics.arrays import Floats

@@ -1,7 +1,5 @@
 """Decides how long rounds wait for each client, and quarantines clients that stay silent or send errors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan
@@ -72,10 +70,7 @@ class Patience:
         self._ever_quarantined: Ints = np.empty(0, dtype=np.int64)  # ascending
 
     def wait(self, kind: str, round: int, clients: Ints, limit: float, quorum: int = 0) -> Wait:
-        """Return the `Wait` for the answers of clients (n,) to one kind of message.
-
-        ``kind`` is one of `KINDS`, ``limit`` the longest wait in seconds, and ``quorum`` as in `Wait`.
-        """
+        """Return the `Wait` for answers of a kind in `KINDS`; ``limit`` in s, ``quorum`` as in `Wait`."""
         row = KINDS.index(kind)
         return _ClientsWait(
             self._paces[kind],
@@ -96,7 +91,6 @@ class Patience:
         return self._ever_quarantined[self._quarantined_until[self._ever_quarantined] > round]
 
     def quarantined_until(self, client: int) -> int:
-        """Return the first round after a client's last quarantine; 0 if there was none."""
         return int(self._quarantined_until[client])
 
     def heard(self, kind: int, clients: Ints, seconds: Floats) -> None:
@@ -127,7 +121,6 @@ class Patience:
         self._debts[clients, kind] = debts - np.minimum(debts, number)
 
     def _owe(self, kind: int, round: int, clients: Ints, number: int) -> None:
-        """Add a number to the debts of clients, and quarantine those that are then in debt."""
         if not self.quarantines:
             return
         debts = np.minimum(self._debts[clients, kind] + number, _LARGEST_DEBT)
@@ -139,7 +132,6 @@ class Patience:
         self._ever_quarantined = np.union1d(self._ever_quarantined, clients)
 
     def add_clients(self, num_clients: int) -> None:
-        """Let ``num_clients`` clients join, >= 0. They get the next indexes."""
         joining = checks.integer("num_clients", num_clients, low=0)
         kinds = len(KINDS)
         self._times = np.concatenate([self._times, np.full((joining, kinds), nan, dtype=np.float32)])
@@ -147,7 +139,6 @@ class Patience:
         self._quarantined_until = np.concatenate([self._quarantined_until, np.zeros(joining, dtype=np.int64)])
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state by name, so that a resumed run continues bit for bit."""
         own: dict[str, Array] = {
             "times": self._times.copy(),
             "debts": self._debts.copy(),
@@ -158,7 +149,6 @@ class Patience:
         return own
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state, with the saved number of clients."""
         kinds = len(KINDS)
         axes = {"times": ("clients", kinds), "debts": ("clients", kinds), "until": ("clients",)}
         arrays: dict[str, Any] = checks.state(state, self.state_dict(), axes)

@@ -1,7 +1,5 @@
 """Measures how long clients take to answer one kind of message, and computes how long to wait for answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf, isnan, nan
@@ -11,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...numerics.arrays import Array, Bools, Floats
-from ...selectors import checks
+from ...selectors import Selection, checks
 
 _WINDOW = 64
 """The number of answers whose times are remembered."""
@@ -34,11 +32,8 @@ NOT_AWAITED = "not waited for"
 class Pace:
     """The times of the last answers to one kind of message.
 
-    Attributes
-    ----------
-    back_off : int
-        The number of exchanges in a row in which most clients did not answer, at most 16. Each such exchange
-        doubles the next wait, since probably the network or the server is slow.
+    ``back_off``: the number of exchanges in a row in which most clients did not answer, at most 16. Each such
+    exchange doubles the next wait, since probably the network or the server is slow.
     """
 
     def __init__(self) -> None:
@@ -63,11 +58,9 @@ class Pace:
         self._times = np.concatenate([self._times, seconds])[-_WINDOW:]
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state, so that a resumed run continues bit for bit."""
         return {"times": self._times.copy(), "back_off": np.array(self.back_off)}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state."""
         arrays = checks.state(state, self.state_dict(), {})
         times, back_off = arrays["times"], int(arrays["back_off"])
         if (times < 0).any():
@@ -132,10 +125,7 @@ class Wait:
         self.answered(position, seconds)
 
     def lost(self, position: int, seconds: float) -> None:
-        """Remember that no answer of a client will come, for example because its node is offline.
-
-        This became known ``seconds`` after the question.
-        """
+        """Remember that no answer will come, as was known ``seconds`` after the question."""
         self._lost[position] = seconds
         self._end = None
 
@@ -226,3 +216,23 @@ class Wait:
         first = np.minimum(self.first * expected, _FIRST_SHARE * self.limit)
         wait = np.where(np.isnan(self.expected) & ~self.in_debt, np.maximum(wait, first), wait)
         return np.minimum(self._since + np.maximum(wait, self.shortest), self.limit)
+
+
+ENOUGH_REPLIED = "enough others had replied"
+"""Why there is no reply of a client for which an over-selected round did not wait."""
+
+
+def over_selected(clients_per_round: int, over_selection: float) -> float | None:
+    """Return ``clients_per_round`` times ``over_selection``, rounded up; None (that number) if that is 1."""
+    return float(ceil(clients_per_round * over_selection)) if over_selection > 1 else None
+
+
+def enough_replies(selection: Selection, clients_per_round: int, quorum: int) -> int:
+    """Return the number of usable replies after which an over-selected round may go on.
+
+    Let K be ``clients_per_round``. If S clients were selected in D > K draws, the number is S K/D, rounded
+    up. With D <= K draws, the number is S. In both cases, the number is at least the quorum, and at most S.
+    """
+    size, draws = selection.clients.size, int(selection.counts.sum())
+    share = size if draws <= clients_per_round else -(-size * clients_per_round // draws)
+    return min(size, max(share, quorum))

@@ -1,14 +1,18 @@
-"""Uniform sampling: every available client has the same probability (McMahan et al. 2017, FedAvg)."""
+"""Uniform sampling (McMahan et al. 2017, FedAvg), and full participation, which selects all with weight λ."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...numerics.arrays import Floats, Ints
 from ...numerics.rejection import accepted, uniform_stream
 from ...numerics.sampling import Draw
+from ..context import RoundContext
 from ..presence import Presence
-from ..probability import StreamSelector
+from ..probability import ProbabilitySettings, StreamSelector
+from ..records import Selection
+from ..settings import setting
 
 
 class UniformSelector(StreamSelector):
@@ -45,3 +49,26 @@ class UniformSelector(StreamSelector):
             return draw
         inclusion = k / available.count
         return draw._replace(probabilities=np.full(k, inclusion), importance=np.full(k, 1 / inclusion))
+
+
+@dataclass(frozen=True)
+class FullSettings(ProbabilitySettings):
+    """Settings of full participation: nothing is drawn, so there is no choice of a design."""
+
+    design: str = setting("own", choices=("own",), doc="all available clients, without a draw")
+
+
+class FullSelector(UniformSelector):
+    """Selects every available client once, with W = 1, so the aggregate has no variance from sampling.
+
+    `clients_per_round` and the setting `replacement` have no effect. A round with a budget below 1 selects no
+    client; any other round selects all available clients. `probabilities` holds 1/M for each of the M
+    registered clients.
+    """
+
+    name = "full"
+    summary = "whenever they are available"
+    settings_type = FullSettings
+
+    def _select(self, context: RoundContext) -> Selection:
+        return super()._select(replace(context, k=context.available.count))

@@ -111,10 +111,7 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
         return self._floored(self.client_sizes[clients], norms)
 
     def _split(self, clients: Ints) -> list[Ints]:
-        """Return for each non-empty cluster the positions of its members in `clients` (n,).
-
-        The cluster of clients without a norm is the first. The other clusters are ordered by their norms.
-        """
+        """Return the positions in ``clients`` of each cluster's members; those without a norm come first."""
         norms = self._norms
 
         def compute() -> Floats:

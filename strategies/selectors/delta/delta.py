@@ -1,7 +1,7 @@
-"""DELTA: importance sampling by the diversity and the local variance of gradients.
+"""DELTA: importance sampling by the diversity and the local variance of gradients. FedIS: by norms.
 
-Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-Algorithm 1 and Corollary 3.7.
+Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023):
+Algorithm 1 and Corollary 3.7 for DELTA, eq. 5 and Algorithm 2 for FedIS.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...numerics.arrays import Floats
+from ..baselines.optimal import OptimalSelector
 from ..importance.importance import ImportanceSettings
 from ..importance.reported import ReportedSelector
 from ..settings import setting
@@ -104,3 +105,20 @@ class DeltaSelector(ReportedSelector):
         return self._settings.scores(
             reports["diversity"], reports["gradient_variance"], self._clients_per_round
         )
+
+
+class FedISSelector(OptimalSelector):
+    """p_i = ||ĝ_i|| / sum_j ||ĝ_j|| (eq. 5), with λ_i ||ĝ_i|| instead of ||ĝ_i|| if sizes are unequal.
+
+    The paper states the form for unequal sizes after eq. 34, where q_i is λ_i. ĝ_i is the sum of the
+    gradients over the local steps.
+
+    FedIS is ``optimal`` with a larger floor. The paper assumes a floor (p >= γ > 0) but does not define it.
+    By a misprint, eq. 76 has the norm of the mean of the ĝ_i instead of the mean of the norms.
+
+    All norms must be known before each round. ``prac-is`` needs only the norms of the selected clients.
+    """
+
+    name = "fed-is"
+    summary = "in proportion to their norms"
+    settings_type = ImportanceSettings

@@ -113,7 +113,6 @@ class DivFLSelector(RememberingSelector, PlainMeanSelector):
         return np.concatenate([fresh, ground[chosen]]), represented / clients.size
 
     def _distances(self, clients: Ints) -> Floats:
-        """Return (n, n) the distances of the clients' last updates."""
         updates = self._remembered.of(clients)
         squares = np.einsum("ij,ij->i", updates, updates)
         d: Floats = np.sqrt(np.maximum(squares[:, None] + squares - 2 * updates @ updates.T, 0))
@@ -121,10 +120,7 @@ class DivFLSelector(RememberingSelector, PlainMeanSelector):
         return d
 
     def _greedy(self, distances: Floats, number: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-        """Return (number,) the positions of the selected clients, and how many each represents.
-
-        `distances` (n, n) are those of all clients, and 1 <= number <= n.
-        """
+        """Return (number,) the positions of the selected, and how many each represents; distances: (n, n)."""
         n = len(distances)
         rest = np.arange(n)
         size = max(1, round(self._settings.subsample * n))

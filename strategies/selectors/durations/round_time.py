@@ -92,10 +92,7 @@ def best_masses(
 
 
 def _projected(masses: Floats, low: Floats, high: Floats) -> Floats:
-    """Return clip(c · masses, low, high), with the factor c for which the sum is 1.
-
-    The sum grows with c, and is linear between the points where a mass meets one of its bounds.
-    """
+    """Return clip(c · masses, low, high) with the c for which the sum, piecewise linear in c, is 1."""
     points = np.sort(np.concatenate([low / masses, high / masses]))
     sums = np.minimum(np.maximum(points[:, None] * masses, low), high).sum(axis=1)
     at = int(np.clip(np.searchsorted(sums, 1.0), 1, points.size - 1))

@@ -14,7 +14,7 @@ from ..base import Selector
 from ..baselines.md import MultinomialSelector
 from ..forecast.forecast import ForecastSelector
 from ..presence import Presence
-from ..probability import ProbabilitySelector, StreamSelector
+from ..probability import AskingSettings, ProbabilitySelector, StreamSelector
 from ..records import Feedback, Selection
 from . import learned
 from .round_time import best_masses
@@ -221,6 +221,7 @@ class TimedForecastSelector(TimedSelector, ForecastSelector):
     """
 
     own_design = ""
+    settings_type = AskingSettings  # type: ignore[assignment]  # the draws take durations into account
     name = "timed-forecast"
     summary = "by norms and durations"
     state_axes = ForecastSelector.state_axes | TimedSelector.state_axes

@@ -30,9 +30,7 @@ class FLICSSettings(GroupSettings):
     """
 
     min_shares: ByGroup = group_numbers(
-        low=0.0,
-        high=1.0,
-        doc="least share of each group among all participants so far (default: 0)",
+        low=0.0, high=1.0, doc="least share of each group among all participants so far (default: 0)"
     )
     beta: float = setting(
         0.0,
@@ -86,10 +84,7 @@ class FLICSSettings(GroupSettings):
 
     @property
     def needs_solver(self) -> bool:
-        """Whether there is a budget for which the solver cvxpy may be needed.
-
-        K and the energy budgets of single groups need no solver.
-        """
+        """Whether a budget may need the solver cvxpy; K and energy budgets of single groups do not."""
         return self.cost_budget is not None or isinstance(self.energy_budgets, float)
 
     @property
@@ -228,19 +223,12 @@ class FLICSSelector(GroupSelector):
         unavailable: npt.ArrayLike | None = None,
         budget: float | None = None,
     ) -> Floats:
-        """Return r (G,), the expected number of selected clients of each group.
-
-        The arguments are those of `select`.
-        """
+        """Return r (G,), the expected number of selected clients of each group; arguments as of `select`."""
         context = self._context(round, available, unavailable, budget)
         return self._rates(context, self._counted(self._available_groups(context)))
 
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
-        """Return p_j/ŝ_j for the clients that responded, and 0 for the other selected clients.
-
-        ŝ_j counts only clients that responded. So, unlike those of `Selector.finalize`, these weights also
-        correct for groups whose clients fail more often than others.
-        """
+        """Return p_j/ŝ_j for those that responded, else 0: corrects for groups that fail more often."""
         clients = checks.indexes("selection.clients", selection.clients, self.num_clients)
         answered = checks.bools("responded", responded, clients.size)
         weights = np.zeros(clients.size)
@@ -355,10 +343,7 @@ class FLICSSelector(GroupSelector):
         return rates
 
     def _mean(self, name: str, context: RoundContext, a: Ints) -> Floats:
-        """Return (G,) the mean of the setting `name` over each group's available clients.
-
-        The mean is 0 for a group without available clients.
-        """
+        """Return (G,) the mean of a setting over each group's available clients; 0 for a group without."""
         values: Floats = context.available.of(self._array(name))
         return np.bincount(self._available_groups(context), values, a.size) / np.maximum(a, 1)
 

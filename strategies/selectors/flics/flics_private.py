@@ -122,7 +122,6 @@ class FLICSPrivateSelector(Selector):
 
     @property
     def poll_settings(self) -> Mapping[str, int | float]:
-        """The number of groups and the ε of randomised response, see `Selector.poll_settings`."""
         return {"num-groups": self._shares.size, "epsilon": self._settings.epsilon}
 
     def _distribution(self) -> Floats:
@@ -210,11 +209,7 @@ class FLICSPrivateSelector(Selector):
         }
 
     def _answers(self, context: RoundContext) -> tuple[Ints, Ints, Bools]:
-        """Return the candidates that reported a group, their reported groups, and a mask.
-
-        The mask (n,) is True for the candidates that reported a group and are still registered; the first
-        two arrays hold only these.
-        """
+        """Return the registered candidates that reported a group, their reports, and (n,) their mask."""
         answers = context.reports["group"]
         reported = np.isfinite(answers) & self._registered[context.candidates]
         last = self._shares.size - 1

@@ -37,11 +37,7 @@ class GroupNumbers(Setting):
     """A setting with a number for each group; `group_numbers` declares it."""
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the numbers as a `ByGroup`.
-
-        If the default is None, a single number is also allowed and returned as a float, and without any
-        number the result is None.
-        """
+        """Return the numbers as a `ByGroup`; if the default is None, also a single float, or None."""
         if self.default is None and isinstance(value, Real) and not isinstance(value, bool):
             return checks.real(name, value, low=self.low, high=self.high)
         names, numbers = _by_group(name, value)
@@ -132,10 +128,7 @@ class GroupSelector(Selector):
     def target_shares(
         self, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
     ) -> Floats:
-        """Return `probabilities` (M,). Over time the aggregate estimates a mean over all registered clients.
-
-        `available` and `unavailable` have no effect.
-        """
+        """Return `probabilities` (M,): over time, the aggregate estimates a mean of all registered."""
         return self.probabilities
 
     def _distribution(self) -> Floats:
@@ -157,10 +150,7 @@ class GroupSelector(Selector):
 
     @abstractmethod
     def _sample(self, context: RoundContext) -> tuple[Floats, Ints]:
-        """Return the inclusion probability (G,) of each group's clients, and the selected clients (S,).
-
-        The probabilities are those of available clients. The selected clients are ascending.
-        """
+        """Return (G,) the inclusion probability of a group's available clients; the selected, ascending."""
 
     @abstractmethod
     def _weights(self, clients: Ints) -> Floats:
@@ -184,15 +174,10 @@ class GroupSelector(Selector):
         return groups
 
     def _counted(self, groups: Ints) -> Ints:
-        """Return (G,) how often each group occurs."""
         return np.bincount(groups, minlength=self._num_groups())
 
     def _draw(self, context: RoundContext, groups: Ints, numbers: Ints, rng: np.random.Generator) -> Ints:
-        """Draw a given number of clients of each group from the available clients, without replacement.
-
-        `groups` holds the available clients' groups, and `numbers` (G,) how many to draw, at most as many as
-        are available. Return the clients (S,), ascending.
-        """
+        """Draw ``numbers`` (G,) of the available clients of each group, without replacement; ascending."""
         a = self._counted(groups)
         # Each available client gets a random key, and in each group the clients with the smallest keys are
         # selected. These keys are almost surely below `bounds`, so only keys below `bounds` are sorted.

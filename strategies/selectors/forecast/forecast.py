@@ -7,12 +7,13 @@ explained the last draws get larger weights.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ...designs import stratified
+from ...designs import DESIGNS, stratified
 from ...numerics.arrays import Array, Bools, Floats, Ints
 from ...numerics.rejection import SMALLEST_SHARE, accepted, uniform_stream
 from ...numerics.sampling import Draw, first_seen
@@ -22,6 +23,7 @@ from ..importance.last_norms import LastNormSelector
 from ..presence import Presence
 from ..probability import LARGEST_NORM, AskingSettings, StreamSelector
 from ..records import Feedback, Selection
+from ..settings import setting
 from . import experts
 from .experts import EXPERTS, LARGEST_MEAN, MEMORIES, REACH, SMALLEST_MEAN, TERMS, WIDTH, Prior, X
 
@@ -31,6 +33,17 @@ CURIOSITY = 1.5  # exponent of u in the scores of unseen clients
 SMOOTHING = 0.1  # the number that is added to y and θ when they are compared, in multiples of the mean score
 LARGEST_LEVEL = 600.0
 TRIES = 8
+
+
+@dataclass(frozen=True)
+class ForecastSettings(AskingSettings):
+    """Settings of `ForecastSelector`."""
+
+    design: str = setting(
+        "balanced",
+        choices=("own", *DESIGNS),
+        doc='how a cohort is drawn from the probabilities (docs/draws.md); own: "stratified"',
+    )
 
 
 class _Layout(NamedTuple):
@@ -88,19 +101,24 @@ class ForecastSelector(StreamSelector):
     clients. The sum of this over n from 1 on is below .26. So after the first such draw, d costs in all
     rounds together at most .26 times uniform's regret of one round, if that is the same in all rounds.
 
-    A round costs O(K log S + C) for S seen clients and C = 1601 classes of sizes. Only changes of M or of
-    sizes, and rounds with many absent clients, cost O(M).
+    A round costs O(M). With the selector's own draws it costs O(K log S + C) for S seen clients and C = 1601
+    classes of sizes, except for changes of M or of sizes, and rounds with many absent clients.
 
     The setting per client `update_norms` gives norms that are known before the first round, or when clients
     join; a value below 0 stands for an unknown norm. With ``ask_norms=True`` all available clients are asked
-    for a norm before round 1. The selector's own design of draws is "stratified".
+    for a norm before round 1.
+
+    Draws are "balanced" on what is remembered of the clients' updates: in docs/results/real-tasks.md this
+    needs the fewest rounds, or not significantly more. If updates are masked, nothing is remembered, and
+    draws are "systematic".
+    The selector's own draws, with ``design="own"``, are "stratified".
     """
 
     name = "forecast"
     summary = "by forecasts of their norms"
     own_design = "stratified"
-    settings_type = AskingSettings
-    _settings: AskingSettings
+    settings_type = ForecastSettings
+    _settings: ForecastSettings
     per_client = LastNormSelector.per_client
     state_axes = Selector.state_axes | {
         "slots": ("clients",),  # the row of a client in the arrays of seen clients; -1: not seen

@@ -15,10 +15,7 @@ reference is a setting or a mean over clients."""
 
 
 class BanditSelector(ProbabilitySelector):
-    """A selector that requires `num_rounds`, T.
-
-    T is part of the state: neither a resume with another `num_rounds` nor rounds beyond T change it.
-    """
+    """A selector that requires `num_rounds` T, which is in its state: no resume, no later round changes T."""
 
     state_axes = Selector.state_axes | {
         "num_rounds": (),  # T

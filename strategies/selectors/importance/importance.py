@@ -1,4 +1,4 @@
-"""The base of importance sampling: p is in proportion to λ times a score, and has a floor."""
+"""Importance sampling: p is in proportion to λ times a score, and has a floor. The score may be fixed."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 from ...numerics.arrays import Floats
 from .. import checks
 from ..probability import ProbabilitySelector, ProbabilitySettings
-from ..settings import setting
+from ..settings import PerClient, setting
 
 
 @dataclass(frozen=True)
@@ -58,3 +58,26 @@ class ImportanceSelector(ProbabilitySelector):
         p *= (1 - epsilon) / max(p.sum(), checks.SMALLEST_SIZE)
         p += epsilon / max(1, p.size)
         return p
+
+
+class LipschitzISSelector(ImportanceSelector):
+    """p_m ∝ λ_m L_m, where L_m is the Lipschitz constant of the gradient of client m's loss.
+
+    Zhao, Zhang, "Stochastic Optimization with Importance Sampling for Regularized Loss Minimization" (ICML
+    2015); Needell, Srebro, Ward (2016). The distribution is p^IS in section F.5 of the OSMD paper.
+
+    This p is good only if clients with larger L_m have larger norms of updates in all rounds. The unit of L
+    does not matter. The small floor of `ThinFloorSettings` is ours.
+    """
+
+    name = "lipschitz-is"
+    summary = "by Lipschitz constants"
+    data_independent = True
+    settings_type = ThinFloorSettings
+    per_client = ImportanceSelector.per_client | {
+        "lipschitz": PerClient(None, 1e-100, 1e100, False, "L of the gradient of the loss, in any unit")
+    }
+
+    def _scores(self) -> Floats:
+        constants: Floats = self._array("lipschitz")
+        return constants

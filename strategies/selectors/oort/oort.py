@@ -200,10 +200,7 @@ class OortSelector(PlainMeanSelector):
         return bool(sums[last].sum() < np.delete(sums, last).sum())
 
     def _parts(self, available: Presence) -> tuple[Ints, Ints]:
-        """Return the explored and the unexplored clients, as positions among the available clients.
-
-        Clients that were selected too often (`most_draws`) are in neither array.
-        """
+        """Return the positions of explored and unexplored clients; those over `most_draws` are in neither."""
         draws = available.of(self._array("draws"))
         kept = draws < (self._settings.most_draws or np.inf)
         explored = available.of(self._array("last_rounds")) > 0
@@ -216,10 +213,7 @@ class OortSelector(PlainMeanSelector):
         return min(wanted, explored.size)
 
     def _admitted(self, available: Presence, explored: Ints, number: int) -> tuple[Ints, Floats]:
-        """Return (positions, utilities) of the explored clients that compete.
-
-        Their utility is at least `cut_off` times the `number`-th largest one.
-        """
+        """Return (positions, utilities) of the explored with >= `cut_off` times the ``number``-th largest."""
         utilities = self._utilities(available, explored)
         rank = min(max(number, 1), utilities.size) - 1
         cut = self._settings.cut_off * np.partition(utilities, utilities.size - 1 - rank)[-1 - rank]

@@ -82,10 +82,7 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
         }
 
     def _fixed_reference(self) -> float:
-        """Return sqrt(ā) if it is fixed for all blocks, else 0.
-
-        In v1, the norms that clients report before round 1 determine ā only for block 1.
-        """
+        """Return sqrt(ā) if fixed for all blocks, else 0. In v1, norms before round 1 fix block 1 only."""
         asked_once = self._settings.rates == "v1" and self._settings.a_max is None
         return 0.0 if asked_once else super()._fixed_reference()
 

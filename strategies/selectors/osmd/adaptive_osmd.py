@@ -90,7 +90,6 @@ class AdaptiveOSMDSelector(ExpertsSelector):
         }
 
     def _num_experts(self, num_rounds: int) -> int:
-        """Return the number of experts E for T = `num_rounds`."""
         return num_experts(self._settings.rates, self._num_registered, self._alpha, num_rounds)
 
     @property

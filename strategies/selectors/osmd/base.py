@@ -171,7 +171,6 @@ class ExpertsSelector(StreamSelector):
 
 
 def _log_theta(num_experts: int) -> Floats:
-    """Return log θ_e = log((1 + 1/E)/(e(e + 1)))."""
     e = np.arange(1, num_experts + 1)
     log_theta: Floats = np.log((1 + 1 / num_experts) / (e * (e + 1)))
     return log_theta

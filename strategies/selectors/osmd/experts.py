@@ -27,16 +27,9 @@ AXES: dict[str, tuple[str, ...]] = {
 class Experts(ABC):
     """E experts. A method that returns a dict returns the arrays of the selector's state that change.
 
-    Parameters
-    ----------
-    state : mapping of str to array
-        The arrays named in `AXES`.
-    registered : ndarray of bool, shape (M,)
-        Which clients may be drawn.
-    alpha : float
-        α: the floor times the number of registered clients.
-    ranked : callable
-        Returns the `Ranking` of a base; the selector keeps it.
+    ``state``: the arrays named in `AXES`. ``registered`` (M,): which clients may be drawn. ``alpha``: α: the
+    floor times the number of registered clients. ``ranked``: Returns the `Ranking` of a base; the selector
+    keeps it.
     """
 
     def __init__(
@@ -65,10 +58,7 @@ class Experts(ABC):
 
     @abstractmethod
     def stepped(self, clients: Ints, exponents: Floats) -> dict[str, Array]:
-        """Set each q_e to the projection of q_e exp(exponents_e).
-
-        `exponents` (E, S) >= 0 are for `clients` (S,). The exponents of all other clients are 0.
-        """
+        """Set q_e to the projection of q_e exp(`exponents` (E, S) >= 0 at `clients` (S,), 0 elsewhere)."""
 
     @abstractmethod
     def restarted(self, num_experts: int, theta: Floats, *, by_size: bool) -> dict[str, Array]:

@@ -80,7 +80,6 @@ class PersonalisedOSMDSelector(Selector):
         self._samplers = self._fresh()
 
     def _fresh(self) -> tuple[AdaptiveOSMDSelector, ...]:
-        """Return two new samplers, in their initial state."""
         own = PersonalisedOSMDSettings.allowed().keys() - AdaptiveOSMDSettings.allowed().keys()
         settings = {
             name: getattr(self._settings, name)

@@ -13,8 +13,7 @@ from ...numerics.sampling import largest
 from ..context import RoundContext
 from ..presence import Presence
 from ..settings import setting
-from .last_losses import LastLossSelector
-from .plain_mean import MeanSettings
+from .plain_mean import LastLossSelector, MeanSettings
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,7 @@ class AFLSelector(LastLossSelector):
         return available.at(chosen), (1 - uniform) * by_value + uniform / available.count
 
     def _kept(self, available: Presence) -> tuple[Ints, Floats]:
-        """Return (positions among the available clients, α2 v_k) of the kept clients.
-
-        α2 v_k is +inf for clients that were never selected.
-        """
+        """Return (positions among the available, α2 v_k) of the kept clients; +inf: never selected."""
         losses = available.of(self._last_losses())
         values: Floats = np.clip(losses, -1e150, 1e150)  # so that a loss times sqrt(n_k) is finite
         values *= np.sqrt(available.of(self.client_sizes))
@@ -107,10 +103,7 @@ class AFLSelector(LastLossSelector):
 
 
 def _softmax(log_weights: Floats) -> Floats:
-    """Return (n,) weights with sum 1 in proportion to the exponentials of `log_weights` (n,).
-
-    If some log weights are +inf, they get equal weights, and all other weights are 0.
-    """
+    """Return (n,) weights of sum 1 ∝ exp(log_weights); if some are +inf, they share the weight equally."""
     top = log_weights.max()
     weights: Floats = np.exp(log_weights - top) if top < np.inf else 1.0 * (log_weights == np.inf)
     weights /= weights.sum()

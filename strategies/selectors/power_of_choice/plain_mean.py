@@ -1,4 +1,4 @@
-"""The base of the selectors that are biased on purpose: their weights do not correct for probabilities."""
+"""The bases of the selectors that are biased on purpose: plain means as weights, and remembered losses."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ...numerics.arrays import Floats, Ints
+from ...numerics.arrays import Array, Bools, Floats, Ints
 from .. import checks
 from ..base import Selector
 from ..context import RoundContext
 from ..presence import Presence
-from ..records import Selection
+from ..records import Feedback, Selection
 from ..settings import Settings, setting
 
 
@@ -85,7 +85,6 @@ class PlainMeanSelector(Selector):
         available: npt.ArrayLike | None = None,
         unavailable: npt.ArrayLike | None = None,
     ) -> Floats:
-        """Return the weights (S,) for the sizes that are known now, see `Selector.reweighted`."""
         if not selection.clients.size or self._settings.averaging not in ("sizes", "scaled-sizes"):
             return selection.weights
         return self._averaged(selection.clients, self._presence(available, unavailable))[0]
@@ -104,10 +103,7 @@ class PlainMeanSelector(Selector):
         return weights / (weights.sum() or 1.0)
 
     def _first_draw(self, available: Presence) -> Floats:
-        """Return (n,) the probability of each of the n >= 1 available clients in the first draw.
-
-        By default it is in proportion to sizes.
-        """
+        """Return (n,) the probability of each available client in the first draw; by default by size."""
         sizes = available.of(self.client_sizes)
         p: Floats = sizes / sizes.sum()
         return p
@@ -115,3 +111,48 @@ class PlainMeanSelector(Selector):
     @abstractmethod
     def _choose(self, context: RoundContext) -> tuple[Ints, Floats]:
         """Return (at most K distinct available clients, their probabilities in the first draw)."""
+
+
+_NOT_REPORTED = -np.inf  # instead of a loss: the client was selected, and has never reported a finite loss
+
+
+class LastLossSelector(PlainMeanSelector):
+    """Remembers the mean loss of each client's last local training.
+
+    The loss of a client that was never selected is infinite. A client that was selected, and has never
+    reported a finite loss, has the median of the known losses: with an infinite loss it would be selected in
+    every round.
+
+    The loss comes with the reply to a training message, so it costs no extra message. With dropout, such a
+    training loss is larger than an evaluation loss, so do not compare the two.
+    """
+
+    report_used = "train-loss"
+    state_axes = Selector.state_axes | {"losses": ("clients",)}
+
+    def _initial_state(self) -> dict[str, Array]:
+        return super()._initial_state() | {"losses": np.full(self.num_clients, np.inf)}
+
+    def _last_losses(self) -> Floats:
+        """Return (M,) the losses by which clients are selected."""
+        return self._cached("last_losses", ("losses",), self._compute_last_losses)
+
+    def _compute_last_losses(self) -> Floats:
+        losses: Floats = self._array("losses")
+        unknown = losses == _NOT_REPORTED
+        if not unknown.any():
+            return losses
+        known = losses[np.isfinite(losses)]
+        # The median of two numbers is half their sum, which must not overflow.
+        return np.where(unknown, 2 * np.median(known / 2) if known.size else np.inf, losses)
+
+    def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
+        clients, _, reported = self._usable(selection, feedback, feedback.losses)
+        losses = self._array("losses").copy()
+        losses[clients] = reported
+        asked = selection.clients[self._registered[selection.clients]]
+        losses[asked[losses[asked] == np.inf]] = _NOT_REPORTED
+        return {"losses": losses}
+
+    def _joined(self, registered: Bools) -> dict[str, Array]:
+        return {"losses": self._extended("losses", registered.size, np.inf)}

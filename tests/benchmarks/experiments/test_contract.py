@@ -1,11 +1,11 @@
-"""What all experiments promise: a seed decides the result, and the quick form is a smaller one."""
+"""What all experiments promise: a seed decides the result."""
 
 import numpy as np
 import pytest
 
 from benchmarks.experiments import EXPERIMENTS
 
-SHORT: dict[str, dict[str, object]] = {
+SHORT = {
     **{name: {"num_rounds": 12} for name in EXPERIMENTS if name.startswith("osmd-") and "-g" not in name[:6]},
     "osmd-gradient": {"num_rounds": 20},
     "osmd-fedavg": {"num_rounds": 20},
@@ -31,17 +31,10 @@ SHORT: dict[str, dict[str, object]] = {
 }
 """Experiment that needs no data and no simulator -> arguments that make it short."""
 SLOW = ("osmd-gradient", "osmd-fedavg")
-FACTORS = {"delta-toy": 4, "delta-variance": 4, "delta-floor": 4, "poc-synthetic": 4, "poc-quadratic": 4}
-"""Experiment -> how much smaller its quick form is, if not tenfold."""
-OF_ROUNDS = [
-    name
-    for name, short in SHORT.items()
-    if "num_rounds" in short and name not in ("poc-bounds", "poc-profile")
-]
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in SHORT])
-def test_an_experiment_is_a_function_of_its_seed(name: str) -> None:
+def test_an_experiment_is_a_function_of_its_seed(name):
     experiment = EXPERIMENTS[name]
     one, again, other = (experiment.run(seed, **SHORT[name]) for seed in (3, 3, 4))
     assert repr(one.cells) == repr(again.cells)  # NaN = NaN: a threshold that is not reached
@@ -58,12 +51,3 @@ def test_an_experiment_is_a_function_of_its_seed(name: str) -> None:
             assert (curve.y[1:] > 0).all() or not experiment.log_y  # or the logarithmic axis loses it
             assert np.array_equal(curve.y, again.curves[panel][line].y, equal_nan=True)
             assert np.array_equal(curve.x, other.curves[panel][line].x)
-
-
-@pytest.mark.parametrize("name", [n for n in (*OF_ROUNDS, "delta-floor") if n not in SLOW])
-def test_the_quick_form_is_a_smaller_one(name: str) -> None:
-    short = SHORT[name]
-    size = "num_rounds" if "num_rounds" in short else "num_clients"
-    factor = FACTORS.get(name, FACTORS.get(name.removesuffix("-100"), 10))
-    quick = EXPERIMENTS[name].run(3, quick=True, **{**short, size: factor * short[size]})  # type: ignore[operator]
-    assert repr(quick.cells) == repr(EXPERIMENTS[name].run(3, **short).cells)

@@ -23,19 +23,6 @@ def test_a_local_step_is_down_the_gradient_of_the_loss():
         assert g[:, j] == pytest.approx(regression.LOCAL_STEPS * slope, rel=0.02)
 
 
-def test_the_loss_is_zero_at_either_optimum_and_finite_on_the_way():
-    rng = np.random.default_rng(0)
-    for optimum in (regression.OPTIMUM, regression.OTHER):
-        problem = regression.make_regression(0, 0.0, num_samples=200, optimum=optimum)
-        assert problem.x.min() >= optimum[1] / optimum[0] + 0.149
-        _, losses = regression.local_updates(problem, np.array(optimum), rng)
-        assert losses == pytest.approx(np.zeros(20), abs=1e-8)
-        for share in np.linspace(0, 1, 11):
-            w = (1 - share) * np.array(regression.FAR) + share * np.array(optimum)
-            assert np.isfinite(regression.local_updates(problem, w, rng)[0]).all()
-            assert (w[0] * problem.x - w[1] > 0.5).all()
-
-
 def test_delta_is_told_the_variance_of_one_step_and_the_number_of_steps():
     """A client with the gradient variance σ² and the summed diversity ζ has the score of eq. 13 for ζ/5."""
     problem = regression.make_regression(0, noise=20.0, num_samples=20)
@@ -46,23 +33,6 @@ def test_delta_is_told_the_variance_of_one_step_and_the_number_of_steps():
     assert isinstance(selector, DeltaSelector)
     scores = selector.settings.scores(np.array([10.0, 0.0]), np.array([0.0, 4.0]), 10)
     assert scores == pytest.approx([2 * 0.5**0.5, 2 * 0.5**0.5])
-
-
-def test_a_far_start_counts_the_rounds_until_a_quarter_of_the_loss():
-    run = regression.run_regression(0, num_rounds=400, noises=(0,), start=regression.FAR, num_samples=50)
-    losses = run.curves["ν = 0"]["FedAvg"]
-    first = regression.train(
-        regression.make_regression(0, 0, 50),
-        regression.Method("uniform"),
-        (0, 0),
-        1,
-        np.array(regression.FAR),
-    ).losses[0]
-    rounds = run.cells["FedAvg", "rounds, ν = 0"]
-    assert 0 < rounds < 400
-    assert losses.y[losses.x > rounds].max() <= first / 4
-    # Without noise all clients have nearly the same gradients, so all methods are equally fast.
-    assert run.cells["DELTA", "rounds, ν = 0"] == pytest.approx(rounds, rel=0.1)
 
 
 def test_distinct_clients_have_the_known_error():
@@ -96,22 +66,6 @@ def test_the_practical_forms_learn_from_the_selected_clients(name):
     p = selector.probabilities[chosen]
     assert p / p.sum() == pytest.approx(scores / scores.sum(), rel=1e-6)
     assert p.sum() == pytest.approx(chosen.size / 20)
-
-
-def test_the_extremes_with_practical_sampling_are_not_those_with_full_information():
-    cells = regression.run_extremes(0, num_rounds=30).cells
-    for label, row in (("IS", "U of the norm"), ("DELTA", "Ũ of the diversity")):
-        assert cells[f"practical {label}: {row}", "extreme"] != cells[f"{label}: {row}", "extreme"]
-    assert cells["IS: smallest norm", "extreme"] <= cells["IS: smallest norm", "last tenth"]
-    assert cells["IS: largest norm", "extreme"] >= cells["IS: largest norm", "last tenth"]
-
-
-@pytest.mark.slow
-def test_sampling_by_norms_has_the_known_error():
-    # Normal noise in two dimensions, its level U(0, 2ν): (E||ν||)² / E||ν||² = 0.59; and the floor.
-    noisy = regression.run_regression(0, noises=(40,)).cells
-    assert noisy["IS", "error², ν = 40"] == pytest.approx(0.59, abs=0.1)
-    assert 0.59 < noisy["DELTA", "error², ν = 40"] < 0.85
 
 
 def test_the_growth_is_since_the_last_participation():

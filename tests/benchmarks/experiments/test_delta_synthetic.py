@@ -51,33 +51,3 @@ def test_distributions_are_read_off_the_selectors():
     assert synthetic.sampling_distribution("delta", g, floor=synthetic.NO_FLOOR) == pytest.approx(
         diversities / diversities.sum(), rel=1e-6
     )
-
-
-def test_nothing_beats_importance_sampling_by_norms():
-    cells = synthetic.run_variance(1, num_rounds=1).cells
-    for row in {row for row, _ in cells}:
-        for column in ("IS, floor 0.1", "DELTA", "DELTA, floor 0.1"):
-            assert cells[row, "IS"] <= cells[row, column]
-        assert cells[row, "IS"] < 1
-    assert cells["common 3", "DELTA"] > 1 > cells["common 0", "DELTA"]
-
-
-def test_the_floor_bounds_the_weights():
-    cells = synthetic.run_floor(0).cells
-    assert cells["all equal", "effective sample size"] == pytest.approx(200)
-    assert cells["floor 0.1", "log10 largest weight"] <= 1
-    assert cells["without floor", "log10 largest weight"] > 5
-    assert cells["without floor", "effective sample size"] < 20 < cells["floor 0.1", "effective sample size"]
-
-
-@pytest.mark.slow
-def test_the_known_figures_are_reached():
-    seeds = [synthetic.run_variance(seed, num_rounds=1000).cells for seed in range(5)]
-    mean = {cell: float(np.mean([cells[cell] for cells in seeds])) for cell in seeds[0]}
-    assert mean["common 0", "IS"] == pytest.approx(0.98, abs=0.015)
-    assert mean["common 3", "IS"] == pytest.approx(0.95, abs=0.015)
-    assert mean["common 0", "DELTA"] == pytest.approx(0.98, abs=0.015)
-    assert mean["common 3", "DELTA"] == pytest.approx(1.22, abs=0.08)
-    assert mean["heavy-tailed", "IS"] == pytest.approx(0.54, abs=0.1)
-    assert mean["heavy-tailed", "DELTA"] == pytest.approx(0.63, abs=0.1)
-    assert mean["heavy-tailed", "rel. RMSE, fixed size"] < 0.97 * mean["heavy-tailed", "rel. RMSE, draws"]

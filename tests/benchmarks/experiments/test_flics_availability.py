@@ -10,15 +10,6 @@ from simulation.availability.trace_file import Recording
 MEANS = np.array([1.0, 8.0, 30.0, 60.0])
 
 
-@pytest.mark.parametrize("name", PROCESSES)
-def test_a_table_is_a_function_of_its_generator(name):
-    one, again = (PROCESSES[name](MEANS, 100, np.random.default_rng(1)) for _ in range(2))
-    np.testing.assert_array_equal(one, again)
-    assert one.shape == (100, 4)
-    assert (one >= 0).all()
-    assert one.dtype.kind == "i"
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

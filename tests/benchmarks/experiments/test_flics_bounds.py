@@ -97,16 +97,3 @@ def test_the_rates_of_the_corollary_by_hand():
         for eta in (1.0, 3.0)
     ]
     np.testing.assert_allclose(steps[1], 3 * steps[0])
-
-
-def test_the_gradient_is_below_the_bound():
-    cells = bounds_measured.run_bound(0, num_rounds=100).cells
-    for (process, column), value in cells.items():
-        assert np.isfinite(value)
-        if column == "eq. 7 bounded, %":
-            assert 50 < value <= 100
-        if column == "largest weight / p":
-            assert 0.5 < value < cells[process, "ε̂"]  # Lemma 4
-            assert 0 < cells[process, "smallest weight / p"] <= value
-        if column == "least bound / gradient²":
-            assert value > 1

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.experiments.flics.offline import offline_participation
+from benchmarks.experiments.flics.variance_above_optimum import offline_participation
 
 
 def solved(targets, available, budgets):

@@ -7,17 +7,12 @@ import pytest
 
 from benchmarks.experiments.osmd.logistic_regression import _batch, section_g
 from strategies.selectors import create as registry_create
+from tests.support.made_data import made
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    rng = np.random.default_rng(8)
-    y = rng.integers(10, size=2000)
-    x = rng.integers(60, size=(2000, 28, 28))
-    x[np.arange(2000), y] += 150  # a bright row says the class
-    path = tmp_path_factory.mktemp("images") / "made_up.npz"
-    np.savez(path, x_train=x.astype(np.uint8), y_train=y)
-    return path
+    return made(tmp_path_factory.mktemp("images"), "mnist", 2000)
 
 
 def arms(*names):

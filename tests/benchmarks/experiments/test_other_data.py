@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ import pytest
 from benchmarks.experiments.delta import other_data as delta
 from benchmarks.experiments.flics import cifar_100
 from benchmarks.experiments.power_of_choice import other_data as poc
-from benchmarks.experiments.report import Experiment, Outcome
 from tasks import datasets
+from tests.support.made_data import made
 
 Make = Callable[..., Path]
 DELTA = {each.name: each for each in delta.EXPERIMENTS}
@@ -21,29 +20,11 @@ POC = {each.name: each for each in poc.EXPERIMENTS}
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """Return a function that writes a data set: noise around a pattern for each class."""
-
-    def write(name: str, count: int = 240, users: int = 0, num_classes: int = 0) -> Path:
-        rng, description = np.random.default_rng(0), datasets.DESCRIPTIONS[name]
-        num_classes = num_classes or description.num_classes
-        arrays: dict[str, Any] = {}
-        patterns = rng.integers(0, 200, (num_classes, *description.shape))
-        for half, size in (("train", count), ("test", 100)):
-            labels = np.arange(size) % num_classes
-            inputs = patterns[labels] + rng.integers(0, 56, (size, *description.shape))
-            of_vectors = description.encoding == "vectors"
-            arrays[f"x_{half}"] = (inputs / 255).astype(np.float32) if of_vectors else inputs.astype(np.uint8)
-            arrays[f"y_{half}"] = labels
-            if users:
-                arrays[f"users_{half}"] = np.array([f"user {i % users}" for i in range(size)])
-        np.savez(tmp_path / f"{name}.npz", **arrays)
-        return tmp_path / f"{name}.npz"
-
-    return write
+def make(tmp_path):
+    return partial(made, tmp_path)
 
 
-def check(outcome: Outcome) -> None:
+def check(outcome):
     """All numbers are percents, or differences of percents."""
     assert outcome.cells
     for (_, column), figure in outcome.cells.items():
@@ -55,7 +36,7 @@ def check(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("experiment", [*DELTA.values(), *POC.values(), *cifar_100.EXPERIMENTS])
-def test_an_experiment_names_a_data_set_that_can_be_written(experiment: Experiment) -> None:
+def test_an_experiment_names_a_data_set_that_can_be_written(experiment):
     assert experiment.data.removesuffix(".npz") in datasets.DESCRIPTIONS
     assert experiment.name.startswith(("delta-", "poc-", "flics-"))
     assert ("no results of ours" in " ".join(experiment.text.about.split())) == (
@@ -64,8 +45,8 @@ def test_an_experiment_names_a_data_set_that_can_be_written(experiment: Experime
 
 
 @pytest.mark.slow
-def test_deltas_table_on_fashion_mnist(make: Make) -> None:
-    keywords = dict(DELTA["delta-table-3-fashion-mnist"].run.keywords)  # type: ignore[attr-defined]
+def test_deltas_table_on_fashion_mnist(make):
+    keywords = dict(DELTA["delta-table-3-fashion-mnist"].run.keywords)
     assert keywords["federations"].keys() == {"plain", "momentum", "proximal"}
     proximal = replace(keywords["federations"]["proximal"], num_clients=12, common_threshold=0.0)
     keywords["federations"] = {"proximal": proximal}
@@ -77,43 +58,8 @@ def test_deltas_table_on_fashion_mnist(make: Make) -> None:
     assert ("proximal: FedAvg", "seconds to threshold") in outcome.cells  # Table 2 has times
 
 
-@pytest.mark.parametrize(
-    ("name", "thresholds", "common"),
-    [
-        ("3-fashion-mnist", (70, 70, 70), None),  # Table 2
-        ("3-cifar10", (54, 65, 65), 50),  # Tables 2, 4 and 8
-        ("3-femnist", (70, 80, 80), None),  # Tables 2 and 3
-        ("3-celeba", (85, 85, 85), 80),  # Tables 2 and 8
-        ("5-fashion-mnist", (73,), None),
-        ("6-femnist", (80, 80), None),
-        ("6-celeba", (80, 80), None),  # Table 7
-        ("9-cifar10", (42, 71), None),
-    ],
-)
-def test_deltas_thresholds_are_those_of_the_papers_tables(
-    name: str, thresholds: tuple[int, ...], common: int | None
-) -> None:
-    federations = DELTA[f"delta-table-{name}"].run.keywords["federations"]  # type: ignore[attr-defined]
-    assert tuple(each.threshold for each in federations.values()) == thresholds
-    assert {each.common_threshold for each in federations.values()} == {common}
-
-
-def test_deltas_heterogeneities_on_cifar10_are_those_of_table_9() -> None:
-    found = {}
-    for name in ("3-cifar10", "9-cifar10"):
-        groups = DELTA[f"delta-table-{name}"].run.keywords["federations"]  # type: ignore[attr-defined]
-        for each in groups.values():
-            if each.backbone == delta.MOMENTUM:
-                found[each.partition] = each.threshold
-    assert found == {
-        "dirichlet-balanced:0.5": 65,
-        "dirichlet-balanced:0.1": 42,
-        "dirichlet-balanced:1": 71,
-    }
-
-
 @pytest.mark.slow
-def test_deltas_figure_on_femnist_has_a_writer_per_client(make: Make) -> None:
+def test_deltas_figure_on_femnist_has_a_writer_per_client(make):
     federation = replace(delta.USERS, num_clients=5)
     file = make("femnist", users=8)
     halves = datasets.load("femnist", str(file))
@@ -135,14 +81,13 @@ def test_deltas_figure_on_femnist_has_a_writer_per_client(make: Make) -> None:
 
 
 @pytest.mark.parametrize("name", ["poc-cifar10", "poc-emnist-d", "poc-emnist"])
-def test_power_of_choice_on_images(name: str, make: Make) -> None:
-    keywords = dict(POC[name].run.keywords)  # type: ignore[attr-defined]
+def test_power_of_choice_on_images(name, make):
+    keywords = dict(POC[name].run.keywords)
     assert keywords["setting"].num_clients in (100, 500)
     keywords["setting"] = replace(keywords["setting"], num_clients=20, batch_size=4)
     keywords["trials"] = tuple(
         each._replace(
-            clients_per_round=2,
-            settings={key: min(4, value) for key, value in each.settings.items()},
+            clients_per_round=2, settings={key: min(4, value) for key, value in each.settings.items()}
         )
         for each in keywords["trials"]
     )
@@ -152,8 +97,8 @@ def test_power_of_choice_on_images(name: str, make: Make) -> None:
     assert any("afl" in row for row, _ in outcome.cells)
 
 
-def test_power_of_choice_on_sent140_has_an_account_per_client(make: Make) -> None:
-    file = make("sent140", count=25 * 12, users=12)  # and 8 or 9 in the test half
+def test_power_of_choice_on_sent140_has_an_account_per_client(make):
+    file = make("sent140", train=25 * 12, users=12)  # and 8 or 9 in the test half
     setting = replace(poc.SENT140, num_clients=10, local_steps=4)
     data, test = poc.split(setting, file, 1, None)
     assert {*data.sizes().tolist()} <= {26, 27}  # 80 % of 33 or 34: only both halves together are 32 or more
@@ -173,22 +118,22 @@ def test_power_of_choice_on_sent140_has_an_account_per_client(make: Make) -> Non
         poc.split(replace(setting, num_clients=13), file, 1, None)
 
 
-def test_power_of_choice_on_sent140_needs_the_accounts(make: Make) -> None:
+def test_power_of_choice_on_sent140_needs_the_accounts(make):
     with pytest.raises(ValueError, match="must have users_train and users_test"):
         poc.split(poc.SENT140, make("sent140"), 1, None)
 
 
-def test_a_candidate_of_cpow_d_evaluates_as_many_samples_as_a_mini_batch_has() -> None:
+def test_a_candidate_of_cpow_d_evaluates_as_many_samples_as_a_mini_batch_has():
     found = {}
     for name, experiment in POC.items():
-        keywords = experiment.run.keywords  # type: ignore[attr-defined]
+        keywords = experiment.run.keywords
         for trial in keywords["trials"]:
             if trial.selector == "cpow-d":
                 found[name] = trial.settings["batch_size"], keywords["setting"].batch_size
     assert found == {"poc-cifar10": (128, 128), "poc-sent140": (32, 32), "poc-emnist": (64, 64)}
 
 
-def test_power_of_choice_splits_all_samples_once(make: Make) -> None:
+def test_power_of_choice_splits_all_samples_once(make):
     setting = replace(poc.EMNIST, num_clients=5)
     data, test = poc.split(setting, make("emnist"), 1, 0.3)
     assert data.sizes().sum() == 340 * 80 // 100
@@ -198,7 +143,7 @@ def test_power_of_choice_splits_all_samples_once(make: Make) -> None:
     assert [setting.learning_rate(round) for round in (1, 300, 301)] == [0.005, 0.005, 0.0025]
 
 
-def test_coarse_labels_are_those_of_cifar_100() -> None:
+def test_coarse_labels_are_those_of_cifar_100():
     coarse = cifar_100.coarse_labels()
     assert np.bincount(coarse).tolist() == [5] * 20
     # The first are apple, aquarium_fish, baby, bear and beaver; the last are wolf, woman and worm.
@@ -206,7 +151,7 @@ def test_coarse_labels_are_those_of_cifar_100() -> None:
     assert coarse[-3:].tolist() == [8, 14, 13]
 
 
-def test_clients_of_cifar_100_prefer_the_label_of_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_of_cifar_100_prefer_the_label_of_their_group(monkeypatch):
     labels = np.random.default_rng(0).permutation(np.arange(50_000) % 100)
     parts, groups, mixtures = cifar_100.distribute(labels, 400, 2)
     assert {len(part) for part in parts} == {100}
@@ -221,11 +166,11 @@ def test_clients_of_cifar_100_prefer_the_label_of_their_group(monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_flics_on_cifar_100(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flics_on_cifar_100(make, monkeypatch):
     monkeypatch.setattr(cifar_100, "SAMPLES", 5)
     monkeypatch.setattr(cifar_100, "PROCESSES", {"Poisson": ("poisson", 1.0)})
     monkeypatch.setattr(cifar_100, "TRIALS", {"FLICS-ADAM": ("flics", True)})
-    file = make("cifar100", count=200)
-    outcome = cifar_100.run(1, file, size=cifar_100.Size(num_clients=20, largest=2), quick=True)
+    file = make("cifar100", train=200)
+    outcome = cifar_100.run(1, file, num_clients=20, largest=2, training=cifar_100.QUICK)
     check(outcome)
     assert set(outcome.cells) == {("Poisson", "FLICS-ADAM"), ("Poisson, worst group", "FLICS-ADAM")}

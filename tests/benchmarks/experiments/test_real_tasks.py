@@ -1,45 +1,28 @@
 """The benchmark of real tasks, on a little made data in the same files."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.experiments import real_tasks
-from benchmarks.experiments.real_tasks import METHODS, SETTINGS, Setting, federation_of, run, train, tune
+from benchmarks.experiments.real_tasks import METHODS, SETTINGS, federation_of, run
 from simulation.response_times import ResponseTimes
-from tasks import datasets
+from tests.support.made_data import made
 
 SIZES = np.array([50, 10, 40, 20, 30])
 
 
 @pytest.fixture
-def mnist(tmp_path: Path) -> Path:
-    return made("mnist", tmp_path)
+def mnist(tmp_path):
+    return made(tmp_path, "mnist", 600, users=15)
 
 
-def made(name: str, folder: Path) -> Path:
-    """Write a data set: noise around a pattern for each class."""
-    rng, description = np.random.default_rng(0), datasets.DESCRIPTIONS[name]
-    text = description.encoding == "characters"
-    patterns = rng.integers(0, 79 if text else 200, (10, *description.shape))
-    arrays: dict[str, Any] = {}
-    for half, size in (("train", 600), ("test", 100)):
-        labels = np.arange(size) % 10
-        noise = rng.integers(0, 2 if text else 56, (size, *description.shape))
-        arrays |= {f"x_{half}": (patterns[labels] + noise).astype(np.uint8), f"y_{half}": labels}
-        arrays |= {f"users_{half}": np.arange(size) % 15}
-    np.savez(folder / f"{name}.npz", **arrays)
-    return folder / f"{name}.npz"
+def small(name, **changes):
+    return replace(SETTINGS[name], **{"num_clients": 15, "num_rounds": 10, **changes})
 
 
-def small(name: str, **changes: object) -> Setting:
-    return replace(SETTINGS[name], **{"num_clients": 15, "num_rounds": 10, **changes})  # type: ignore[arg-type]
-
-
-def test_every_method_gets_all_numbers_and_a_seed_decides_them(mnist: Path) -> None:
+def test_every_method_gets_all_numbers_and_a_seed_decides_them(mnist):
     setting = small("real-mnist", partition="dirichlet:1", best=1.0)
     one, again = (run(3, mnist, setting=setting) for _ in range(2))
     assert repr(one) == repr(again)
@@ -61,28 +44,13 @@ def test_every_method_gets_all_numbers_and_a_seed_decides_them(mnist: Path) -> N
     assert all(curve.x.tolist() == [6, 8, 10] for curve in one.curves[""].values())
 
 
-def test_methods_share_the_data_and_the_initial_model(mnist: Path) -> None:
-    setting = small("real-mnist", partition="dirichlet:1", num_rounds=2)
-    first, second = (federation_of(setting, seed, mnist) for seed in (1, 2))
-    again = federation_of(setting, 1, mnist)
-    for part in ("inputs", "labels"):
-        assert np.array_equal(getattr(first.data, part), getattr(again.data, part))
-        assert np.array_equal(getattr(first.test, part), getattr(again.test, part))
-    assert not np.array_equal(first.data.labels, second.data.labels)
-    assert first.data.sizes().sum() == 600
-    # At a tiny rate the model stays the initial one, which is that of all methods of the seed.
-    still = replace(setting, learning_rate=1e-6)
-    reached = {name: train(still, first, method, 1).accuracy[0] for name, method in METHODS.items()}
-    assert len(set(reached.values())) == 1
-
-
-def test_a_round_waits_for_its_slowest_client() -> None:
+def test_a_round_waits_for_its_slowest_client():
     times = ResponseTimes(5, jitter=0, sigma=0, median=1, work=[3, 1, 4, 1, 5])
     cohorts = [np.array([0, 1]), np.array([3]), np.array([4, 2, 1])]
     assert real_tasks.elapsed(cohorts, times).tolist() == [3, 4, 9]
 
 
-def test_devices_differ_only_in_who_is_slow() -> None:
+def test_devices_differ_only_in_who_is_slow():
     typical = {name: real_tasks.times_of(SIZES, sign, 7).typical for name, sign in real_tasks.SPEEDS.items()}
     for seconds in typical.values():
         assert np.array_equal(np.sort(seconds), np.sort(typical["any"]))
@@ -91,20 +59,13 @@ def test_devices_differ_only_in_who_is_slow() -> None:
 
 
 @pytest.mark.parametrize("name", ["real-cifar-.1", "real-shakespeare"])
-def test_the_other_tasks_train_in_the_quick_form(name: str, tmp_path: Path) -> None:
+def test_the_other_tasks_train_in_the_quick_form(name, tmp_path):
     setting = small(name) if "shakespeare" in name else small(name, partition="dirichlet:1")
     setting = replace(setting, num_rounds=60)  # 6 in the quick form
-    path = made(setting.task, tmp_path)
+    path = made(tmp_path, setting.task, 600, users=15, classes=10)
     outcome = run(0, path, setting=setting, methods={"md": METHODS["md"]}, quick=True)
     assert outcome.curves[""]["md"].x.tolist() == [6]
     assert 0 <= outcome.cells["md", "final accuracy, %"] <= 100
     parameters = {"cifar10": 38_570, "shakespeare": 80 * 8 + 4 * 64 * (8 + 64 + 1) + 80 * 65}
     arrays = federation_of(setting, 0, path).kernel.initial_arrays(0)
     assert sum(array.size for array in arrays.values()) == parameters[setting.task]
-
-
-def test_tuning_compares_rates(mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SETTINGS, "small", small("real-mnist", partition="dirichlet:1"))
-    found = tune("small", mnist, seeds=(1000,))
-    assert list(found) == [0.2, 0.4, 0.8]
-    assert len(set(found.values())) > 1

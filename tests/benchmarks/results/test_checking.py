@@ -1,8 +1,6 @@
 """Results that no longer fit the code are found, and renewed if a rerun seed is equal."""
 
 import pickle
-from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -28,11 +26,11 @@ from tests.support.toy_experiments import experiment, seeds_run
 
 
 @pytest.fixture(autouse=True)
-def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+def called(monkeypatch):
     """Rerun seeds in this process, and return the variables of the processes; test_files.py has a process."""
     called = []
 
-    def call_with(environment: dict[str, str], function: Any, *arguments: Any) -> Any:
+    def call_with(environment, function, *arguments):
         called.append(environment)
         function, arguments = pickle.loads(pickle.dumps((function, arguments)))
         return pickle.loads(pickle.dumps(function(*arguments)))
@@ -42,23 +40,23 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 
 
 @pytest.fixture
-def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+def old(tmp_path, monkeypatch):
     """Results of the toy that other code recorded."""
     return toy_recorded(toy_report(toy(tmp_path, monkeypatch)))
 
 
-def changed(result: Recorded, seed: int, value: float | None, **changes: object) -> Recorded:
+def changed(result, seed, value, **changes):
     values = list(result.rows["md"]["loss"])
     values[seed] = value
-    return Recorded(**{**vars(result), "rows": {"md": {"loss": values}}, **changes})  # type: ignore[arg-type]
+    return Recorded(**{**vars(result), "rows": {"md": {"loss": values}}, **changes})
 
 
-def found(result: Recorded, seed: int) -> list[str]:
+def found(result, seed):
     (again,) = rerun([(result, seed)], None)
     return differences(result, seed, again)
 
 
-def test_results_of_other_code_are_outdated_until_a_seed_was_equal(tmp_path: Path, old: Recorded) -> None:
+def test_results_of_other_code_are_outdated_until_a_seed_was_equal(tmp_path, old):
     assert [each.name for each in outdated({NAME: old})] == [NAME]
     assert renew(old, None, tmp_path / "results") == []
     new = read(tmp_path / "results")[NAME]
@@ -70,9 +68,7 @@ def test_results_of_other_code_are_outdated_until_a_seed_was_equal(tmp_path: Pat
     assert (new.measured, new.commit, new.rows) == (old.measured, old.commit, old.rows)
 
 
-def test_results_that_need_a_gpu_are_checked_only_where_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: Recorded
-) -> None:
+def test_results_that_need_a_gpu_are_checked_only_where_there_is_one(tmp_path, monkeypatch, old):
     monkeypatch.setitem(EXPERIMENTS, NAME, experiment(tmp_path, seeds=3, gpu=True))
     for model, unchecked in (("", [NAME]), ("H200", [])):
         monkeypatch.setattr(checking, "gpu", lambda model=model: model)
@@ -80,7 +76,7 @@ def test_results_that_need_a_gpu_are_checked_only_where_there_is_one(
         assert [each.name for each in outdated({NAME: old})] == ([] if unchecked else [NAME])
 
 
-def test_a_seed_that_differs_in_the_last_bit_is_not_renewed(tmp_path: Path, old: Recorded) -> None:
+def test_a_seed_that_differs_in_the_last_bit_is_not_renewed(tmp_path, old):
     wrong = changed(old, 1, 0.25 + 2**-54)
     assert renew(wrong, None, tmp_path / "results") == [
         "toy, seed 1, md | loss: recorded 0.25000000000000006, now 0.25"
@@ -88,21 +84,19 @@ def test_a_seed_that_differs_in_the_last_bit_is_not_renewed(tmp_path: Path, old:
     assert not (tmp_path / "results").exists()
 
 
-def test_on_another_machine_values_may_differ_by_the_tolerance(old: Recorded) -> None:
+def test_on_another_machine_values_may_differ_by_the_tolerance(old):
     other = {**machine(), "cpu": "another"}
     assert found(changed(old, 1, 0.25 + 1e-9, machine=other), 1) == []
     assert found(changed(old, 1, 0.9, machine=other), 1) == []  # within three deviations
     assert found(changed(old, 1, 9e9, machine=other), 0) == []
     assert found(changed(old, 1, None, machine=other), 1) == []  # NaN: a goal that was not reached
-    renamed = Recorded(**{**vars(old), "rows": {"md": {"accuracy": [1.0] * 3}}, "machine": other})  # type: ignore[arg-type]
+    renamed = Recorded(**{**vars(old), "rows": {"md": {"accuracy": [1.0] * 3}}, "machine": other})
     assert len(found(renamed, 0)) == 2
-    steady = Recorded(**{**vars(old), "rows": {"md": {"loss": [0.4] * 3}}, "machine": other})  # type: ignore[arg-type]
+    steady = Recorded(**{**vars(old), "rows": {"md": {"loss": [0.4] * 3}}, "machine": other})
     assert len(found(steady, 1)) == 1
 
 
-def test_seeds_with_the_same_instructions_are_rerun_in_one_process(
-    old: Recorded, called: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeds_with_the_same_instructions_are_rerun_in_one_process(old, called, monkeypatch):
     """A process for each seed took four times as long as the seeds."""
     fewer = changed(old, 1, 0.25, machine={"name": "fewer"})
     monkeypatch.setattr(checking, "restricted_to", lambda other: {"A": "1"} if "name" in other else {})
@@ -111,21 +105,21 @@ def test_seeds_with_the_same_instructions_are_rerun_in_one_process(
     assert [each.values for each in again] == [rerun([(old, seed)], None)[0].values for seed in range(3)]
 
 
-def test_a_failed_seed_is_a_difference(tmp_path: Path, old: Recorded) -> None:
+def test_a_failed_seed_is_a_difference(tmp_path, old):
     (tmp_path / "fail-2").touch()
     (reason,) = found(old, 2)
     assert reason.startswith("toy, seed 2: failed: ValueError: seed 2 is a bad one")
 
 
-def test_cells_that_are_new_or_missing_are_differences(old: Recorded) -> None:
-    renamed = Recorded(**{**vars(old), "rows": {"md": {"accuracy": [1.0] * 3}}})  # type: ignore[arg-type]
+def test_cells_that_are_new_or_missing_are_differences(old):
+    renamed = Recorded(**{**vars(old), "rows": {"md": {"accuracy": [1.0] * 3}}})
     assert found(renamed, 0) == [
         "toy, seed 0, md | accuracy: recorded 1.0, now None",
         "toy, seed 0, md | loss: not recorded",
     ]
 
 
-def test_a_sample_is_repeatable_and_stays_within_its_budget(old: Recorded) -> None:
+def test_a_sample_is_repeatable_and_stays_within_its_budget(old):
     draws = [[seed for _, seed in sample({NAME: old}, number, 1.6, None)] for number in range(20)]
     assert len(set(map(tuple, draws))) > 1
     assert draws[7] == [seed for _, seed in sample({NAME: old}, 7, 1.6, None)]
@@ -136,7 +130,7 @@ def test_a_sample_is_repeatable_and_stays_within_its_budget(old: Recorded) -> No
     assert {seed for _, seed in sample({NAME: old}, 0, 99, None)} == {0, 1, 2}
 
 
-def test_an_edited_page_is_found_and_written_again(tmp_path: Path) -> None:
+def test_an_edited_page_is_found_and_written_again(tmp_path):
     results = {name: each for name, each in read().items() if name == "osmd-f6"}
     page = tmp_path / "results" / "osmd.md"
     page.parent.mkdir()
@@ -157,12 +151,12 @@ def test_an_edited_page_is_found_and_written_again(tmp_path: Path) -> None:
     assert wrong_pages(lost, tmp_path) == ["results/lost.json is on no page"]
 
 
-def test_the_pages_of_this_repository_are_those_of_its_data_files() -> None:
+def test_the_pages_of_this_repository_are_those_of_its_data_files():
     assert wrong_pages(read()) == []
 
 
 @pytest.fixture
-def only_the_toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: Recorded) -> Recorded:
+def only_the_toy(tmp_path, monkeypatch, old):
     """The command sees the toy's results only, which are of the present code."""
     folder = tmp_path / "results"
     now = Recorded(**{**vars(old), "sources": digest_of(toy(tmp_path, monkeypatch))})
@@ -173,9 +167,7 @@ def only_the_toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: Recorded)
     return now
 
 
-def test_the_check_passes_if_all_is_equal_and_prints_its_sample(
-    tmp_path: Path, only_the_toy: Recorded
-) -> None:
+def test_the_check_passes_if_all_is_equal_and_prints_its_sample(tmp_path, only_the_toy):
     (tmp_path / "log").unlink()
     done = CliRunner().invoke(bench, ["results", "--check", "--sample", "3"])
     assert done.exit_code == 0, done.output
@@ -184,7 +176,7 @@ def test_the_check_passes_if_all_is_equal_and_prints_its_sample(
     assert seeds_run(tmp_path) == ["0", "1", "2"]
 
 
-def test_the_check_fails_if_a_value_or_a_digest_differs(tmp_path: Path, only_the_toy: Recorded) -> None:
+def test_the_check_fails_if_a_value_or_a_digest_differs(tmp_path, only_the_toy):
     write(changed(only_the_toy, 2, 7.0), tmp_path / "results")
     done = CliRunner().invoke(bench, ["results", "--check"])
     assert done.exit_code == 1
@@ -204,7 +196,7 @@ def test_the_check_fails_if_a_value_or_a_digest_differs(tmp_path: Path, only_the
         (["--renew", "osmd"], "experiment = 'osmd': has no recorded results"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments: list[str], reason: str) -> None:
+def test_wrong_arguments_are_refused(arguments, reason):
     done = CliRunner().invoke(bench, ["results", *arguments])
     assert done.exit_code == 2
     assert reason in done.output

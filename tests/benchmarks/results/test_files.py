@@ -2,9 +2,6 @@
 
 import json
 import math
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +24,7 @@ FACTS = {
 }
 
 
-def report(*, log_y: bool = False) -> Report:
+def report(*, log_y=False):
     each = Experiment("toy", lambda seed: Outcome({}), log_y=log_y)
     x = np.arange(1000.0)
     outcomes = [
@@ -40,7 +37,7 @@ def report(*, log_y: bool = False) -> Report:
     return Report(each, outcomes, [1.26, 2.0])
 
 
-def test_a_file_keeps_every_value_bit_for_bit(tmp_path: Path) -> None:
+def test_a_file_keeps_every_value_bit_for_bit(tmp_path):
     found = recorded(report(), **FACTS)
     path = write(found, tmp_path)
     assert path.name == "toy.json"
@@ -58,7 +55,7 @@ def test_a_file_keeps_every_value_bit_for_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("log_y", [False, True])
-def test_curves_are_thinned_means_and_deviations(log_y: bool) -> None:
+def test_curves_are_thinned_means_and_deviations(log_y):
     points = recorded(report(log_y=log_y), **FACTS).curves["p"]["md"]
     assert len(points["x"]) == len(points["mean"]) == len(points["deviation"]) == POINTS
     assert points["x"][0] == 0.0
@@ -72,19 +69,19 @@ def test_curves_are_thinned_means_and_deviations(log_y: bool) -> None:
     ("text", "reason"),
     [("{", "not a file of results"), ('{"name": "toy", "rows": {}}', "not a file"), ("[]", "not a file")],
 )
-def test_a_damaged_file_is_an_error(tmp_path: Path, text: str, reason: str) -> None:
+def test_a_damaged_file_is_an_error(tmp_path, text, reason):
     (tmp_path / "toy.json").write_text(text)
     with pytest.raises(ValueError, match=reason):
         read(tmp_path)
 
 
-def test_a_file_under_a_wrong_name_is_an_error(tmp_path: Path) -> None:
+def test_a_file_under_a_wrong_name_is_an_error(tmp_path):
     write(Measured("a", "2026-01-01", "c", "abc", {}, []), tmp_path).rename(tmp_path / "b.json")
     with pytest.raises(ValueError, match="holds the results of 'a'"):
         read(tmp_path)
 
 
-def test_the_output_of_a_benchmark_becomes_a_table(tmp_path: Path) -> None:
+def test_the_output_of_a_benchmark_becomes_a_table(tmp_path):
     lines = [{"name": "md", "cpu_ms": 1.23456}, {"name": "forecast", "cpu_ms": None}]
     write(Measured("selection", "2026-01-02", "c", "abc", {}, lines), tmp_path)
     back = read(tmp_path)["selection"]
@@ -96,13 +93,13 @@ def test_the_output_of_a_benchmark_becomes_a_table(tmp_path: Path) -> None:
     assert cells(deep)[1:] == [["W1, ours", "2"], ["W1, theirs", "12346"]]
 
 
-def cells(output: Sequence[Any]) -> list[list[str]]:
+def cells(output):
     """Return the cells of a benchmark's table, without the rule below the heads."""
     head, _, *lines = output_table("x", output)
     return [[cell.strip() for cell in line[1:-1].split("|")] for line in (head, *lines)]
 
 
-def test_the_machine_has_what_decides_the_arithmetic() -> None:
+def test_the_machine_has_what_decides_the_arithmetic():
     here = machine()
     assert all(here[key] for key in ("cpu", "cores", "blas", "python", "numpy"))
     assert same_arithmetic(here, {**here, "cores": 99, "flwr": "0"})
@@ -120,13 +117,13 @@ def test_the_machine_has_what_decides_the_arithmetic() -> None:
     ],
 )
 def test_a_rerun_uses_the_instructions_of_the_record_if_the_machine_has_them(
-    monkeypatch: pytest.MonkeyPatch, theirs: str, blas: str, variables: dict[str, str]
-) -> None:
+    monkeypatch, theirs, blas, variables
+):
     monkeypatch.setattr(machine_module, "machine", lambda: {"vectors": "A B", "blas": "lib 1 New"})
     assert machine_module.restricted_to({"vectors": theirs, "blas": blas}) == variables
 
 
-def test_a_new_process_computes_as_a_machine_with_fewer_instructions() -> None:
+def test_a_new_process_computes_as_a_machine_with_fewer_instructions():
     here = machine()
     *fewer, last = here["vectors"].split() or [""]
     if not fewer:
@@ -136,7 +133,7 @@ def test_a_new_process_computes_as_a_machine_with_fewer_instructions() -> None:
     assert found["vectors"] == record["vectors"], last
 
 
-def test_the_files_of_this_repository_can_be_read() -> None:
+def test_the_files_of_this_repository_can_be_read():
     found = read()
     assert len(found) > 50
     for name, each in found.items():

@@ -1,18 +1,15 @@
 """The page of slow clients says who is first, and of whom the seeds do not show that it is later."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
 
-from benchmarks.experiments.report import Value
 from benchmarks.results.files import Recorded
 from benchmarks.results.first_to_accuracy import BIAS, SECONDS, first, first_of, lag
 from benchmarks.results.tables import output_table
 
 
-def recorded(**seconds: list[Value]) -> Recorded:
+def recorded(**seconds):
     rows = {
         method.replace("_", "-"): {SECONDS: each, BIAS: [1.0] * len(each)} for method, each in seconds.items()
     }
@@ -27,12 +24,12 @@ EXAMPLE = recorded(
 )
 
 
-def test_the_first_is_the_least_mean_of_those_that_always_arrive() -> None:
+def test_the_first_is_the_least_mean_of_those_that_always_arrive():
     assert first_of(EXAMPLE) == "buffered-md"
     assert lag(EXAMPLE, "buffered-md").within
 
 
-def test_a_difference_is_paired_by_seed() -> None:
+def test_a_difference_is_paired_by_seed():
     found = lag(EXAMPLE, "buffered-forecast")
     assert found.seconds == 220
     assert found.behind.mean == 20
@@ -43,7 +40,7 @@ def test_a_difference_is_paired_by_seed() -> None:
     assert not lag(EXAMPLE, "oort").within
 
 
-def test_the_section_has_a_row_for_each_setting_and_counts_them() -> None:
+def test_the_section_has_a_row_for_each_setting_and_counts_them():
     lines = first({"time-lognormal": EXAMPLE})
     (row,) = [line for line in lines if line.startswith("| time-lognormal ")]
     assert re.sub(" +", " ", row) == (
@@ -58,7 +55,7 @@ def test_the_section_has_a_row_for_each_setting_and_counts_them() -> None:
     assert first({}) == []
 
 
-def test_the_orders_over_real_processes_and_in_the_simulation_are_compared() -> None:
+def test_the_orders_over_real_processes_and_in_the_simulation_are_compared():
     output = {
         name: {"real_s": real, "simulated_s": simulated}
         for name, real, simulated in (

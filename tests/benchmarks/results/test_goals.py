@@ -13,13 +13,13 @@ DEVICES = Measured(
 )  # fmt: skip
 
 
-def rows(results: dict[str, Measured]) -> dict[str, list[str]]:
+def rows(results):
     """Return what -> goal, measured, reached, data file."""
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in goals_table(results)[2:]]
     return {what: rest for what, *rest in cells}
 
 
-def test_a_goal_is_reached_up_to_its_limit() -> None:
+def test_a_goal_is_reached_up_to_its_limit():
     found = rows({"devices": DEVICES})
     start = "1,000 devices online, 50 a round, 1 MB: "
     assert found[f"{start}a round, s"] == ["2", "2.5", "no", "`devices`"]
@@ -28,12 +28,12 @@ def test_a_goal_is_reached_up_to_its_limit() -> None:
 
 
 @pytest.mark.parametrize("results", [{}, {"devices": replace(DEVICES, output=[{}])}])
-def test_what_no_data_file_has_is_not_recorded(results: dict[str, Measured]) -> None:
+def test_what_no_data_file_has_is_not_recorded(results):
     assert len(rows(results)) == len(GOALS)
     assert {tuple(row[1:3]) for row in rows(results).values()} == {("not recorded", "")}
 
 
-def test_shares_that_this_project_does_not_need_are_left_out_of_a_round() -> None:
+def test_shares_that_this_project_does_not_need_are_left_out_of_a_round():
     output = [
         {
             "path": "grid",

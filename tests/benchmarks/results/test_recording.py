@@ -1,7 +1,6 @@
 """Experiments and benchmarks are recorded with all that a reader needs to repeat them."""
 
 import math
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -17,9 +16,7 @@ from deploy.flower.app_folder import CODE
 from tests.benchmarks.results.toy_results import NAME, toy, toy_report
 
 
-def test_a_recorded_experiment_has_its_origin_and_every_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorded_experiment_has_its_origin_and_every_value(tmp_path, monkeypatch):
     each = toy(tmp_path, monkeypatch)
     report = toy_report(each)
     path = record_report(report, None, tmp_path / "results")
@@ -32,9 +29,7 @@ def test_a_recorded_experiment_has_its_origin_and_every_value(
     assert outdated({NAME: found}) == []
 
 
-def test_more_seeds_than_the_usual_are_part_of_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_seeds_than_the_usual_are_part_of_the_command(tmp_path, monkeypatch):
     record_report(toy_report(toy(tmp_path, monkeypatch), seeds=4), None, tmp_path / "results")
     found = read(tmp_path / "results")[NAME]
     assert isinstance(found, Recorded)
@@ -43,17 +38,16 @@ def test_more_seeds_than_the_usual_are_part_of_the_command(
 
 
 @pytest.mark.parametrize("option", [["--quick"], ["--seeds", "2"]])
-def test_only_the_whole_experiment_is_recorded(option: list[str]) -> None:
+def test_only_the_whole_experiment_is_recorded(option):
     done = CliRunner().invoke(bench, ["papers", "delta-toy", "--record", *option])
     assert done.exit_code == 2
     assert "delta-toy is recorded in its full form only, with 3 seeds or more" in done.output
 
 
-def test_an_experiment_depends_on_its_module_and_what_that_imports() -> None:
+def test_an_experiment_depends_on_its_module_and_what_that_imports():
     found = {path.relative_to(CODE).as_posix() for path in sources_of(EXPERIMENTS["flics-variance"])}
     assert {
         "benchmarks/experiments/flics/variance_above_optimum.py",
-        "benchmarks/experiments/flics/offline.py",
         "simulation/availability/markov.py",
         "strategies/numerics/budget_allocation.py",
     } <= found
@@ -61,7 +55,7 @@ def test_an_experiment_depends_on_its_module_and_what_that_imports() -> None:
 
 
 @pytest.mark.slow
-def test_a_benchmark_that_repeats_is_recorded_and_renewed_as_a_whole(tmp_path: Path) -> None:
+def test_a_benchmark_that_repeats_is_recorded_and_renewed_as_a_whole(tmp_path):
     path = measure("over-selection --rounds 5 --seeds 2", tmp_path)
     found = read(tmp_path)["over-selection"]
     assert isinstance(found, Measured)
@@ -82,13 +76,13 @@ def test_a_benchmark_that_repeats_is_recorded_and_renewed_as_a_whole(tmp_path: P
     assert renew(wrong, None, tmp_path) == ["over-selection: its output differs"]
 
 
-def test_a_benchmark_that_fails_is_not_recorded(tmp_path: Path) -> None:
+def test_a_benchmark_that_fails_is_not_recorded(tmp_path):
     with pytest.raises(ValueError, match=r"cohort bench over-selection --rounds 0 --json: ended with exit"):
         measure("over-selection --rounds 0", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_module_with_an_experiments_settings_counts_beside_that_of_its_function() -> None:
+def test_the_module_with_an_experiments_settings_counts_beside_that_of_its_function():
     """The function of DELTA's tables is in training.py; the federation and the rates are in mnist.py."""
     found = {path.relative_to(CODE).as_posix() for path in sources_of(EXPERIMENTS["delta-table-3"])}
     assert {f"benchmarks/experiments/delta/{name}.py" for name in ("training", "mnist")} <= found

@@ -3,8 +3,6 @@
 import logging
 import re
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -83,16 +81,16 @@ def evaluate(message, context):
 
 
 class _Warnings(logging.Handler):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(logging.WARNING)
-        self.texts: list[str] = []
+        self.texts = []
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         self.texts.append(record.getMessage())
 
 
 @pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def app(tmp_path, monkeypatch):
     """Return the folder of a plain Flower app, which is the working directory."""
     for name, text in (("pyproject.toml", PROJECT), ("server.py", SERVER), ("client.py", CLIENT)):
         (tmp_path / name).write_text(text)
@@ -101,19 +99,19 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def change(path: Path, old: str, new: str) -> None:
+def change(path, old, new):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
 
 
-def checked(*arguments: str) -> str:
+def checked(*arguments):
     done = CliRunner().invoke(cli, ["check", *arguments])
     assert done.exit_code == 0, done.output
     return done.stdout
 
 
-def refused(*arguments: str) -> str:
+def refused(*arguments):
     """Return the error of `cohort check`: one line, and nothing else."""
     done = CliRunner().invoke(cli, ["check", *arguments])
     assert done.exit_code == 2, done.output
@@ -122,14 +120,14 @@ def refused(*arguments: str) -> str:
     return line
 
 
-def usable(output: str) -> set[str]:
+def usable(output):
     """Return the selectors that an output says to work."""
     listed = re.search(r"The app can use\n  selectors(.*?)\n  designs", output, re.S)
     assert listed
     return set(listed[1].replace(",", " ").split())
 
 
-def test_an_app_with_fedavg(app: Path) -> None:
+def test_an_app_with_fedavg(app):
     output = checked()
     found = usable(output)
     assert output.startswith(
@@ -144,7 +142,7 @@ def test_an_app_with_fedavg(app: Path) -> None:
     assert max(map(len, output.splitlines())) <= 80
 
 
-def test_each_line_of_code_gives_what_is_missing(app: Path) -> None:
+def test_each_line_of_code_gives_what_is_missing(app):
     before = usable(checked())
     (app / "client.py").write_text(REPORTS)
     output = checked()
@@ -160,15 +158,15 @@ def test_each_line_of_code_gives_what_is_missing(app: Path) -> None:
 
 
 @pytest.mark.parametrize("source", [CLIENT, REPORTS], ids=["plain", "reports"])
-def test_a_run_with_each_selector_shows_the_same(app: Path, source: str) -> None:
+def test_a_run_with_each_selector_shows_the_same(app, source):
     (app / "client.py").write_text(source)
     found = usable(checked())
     assert {name for name in available() if not _problem(source, name)} == found
 
 
-def _problem(source: str, selector: str) -> str:
+def _problem(source, selector):
     """Return why three rounds with a selector fail, or what the selector lacks; "" if nothing."""
-    client: dict[str, Any] = {}
+    client = {}
     exec(source.replace("flwr_cohort", "strategies"), client)
     nodes = ({"partition-id": i, "num-partitions": 4} for i in range(4))
     grid = InProcessGrid(client["app"], nodes, run_config={"optimizer.rate": 0.5})
@@ -187,20 +185,20 @@ def _problem(source: str, selector: str) -> str:
     return strategy.unchanged or " ".join(lacks)
 
 
-def shown() -> str:
+def shown():
     """Return the output that docs/your-own-app.md shows for a template."""
     found = re.search(r"\$ cohort check\n(.*?)```", (ROOT / "docs" / "your-own-app.md").read_text(), re.S)
     assert found
     return found[1]
 
 
-def _masked(output: str) -> list[str]:
+def _masked(output):
     """Return the lines without measured numbers, which depend on the versions of packages."""
     return [re.sub(r"\d+\.\d+", "#", line).rstrip() for line in output.splitlines()]
 
 
 @pytest.mark.parametrize("name", ["quickstart-numpy", "own-selector", "quickstart-pytorch"])
-def test_a_template(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template(name, tmp_path, monkeypatch):
     pytest.importorskip("torch" if name.endswith("pytorch") else "sklearn")
     folder = shutil.copytree(ROOT / "examples" / name, tmp_path / name)
     monkeypatch.chdir(folder)
@@ -237,31 +235,29 @@ def test_a_template(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("server.py", "@app.main()", "", r"has no function @app\.main\(\)"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_an_app_takes_one_line(
-    app: Path, file: str, old: str, new: str, error: str
-) -> None:
+def test_what_is_wrong_with_an_app_takes_one_line(app, file, old, new, error):
     change(app / file, old, new)
     assert re.search(error, refused())
 
 
-def test_a_folder_without_an_app(app: Path) -> None:
+def test_a_folder_without_an_app(app):
     (app / "pyproject.toml").unlink()
     assert "pyproject.toml: No such file or directory; run this in the folder of a Flower app" in refused()
 
 
-def test_more_clients(app: Path) -> None:
+def test_more_clients(app):
     change(app / "server.py", "fraction_train=0.5", "min_available_nodes=11")
     assert "forecast" in usable(checked("--clients", "11"))
 
 
-def test_an_app_that_uses_cohort_and_waits_for_more_clients(app: Path) -> None:
+def test_an_app_that_uses_cohort_and_waits_for_more_clients(app):
     change(app / "server.py", "flwr.serverapp.strategy import FedAvg", "flwr_cohort import Forecast")
     waits = "Forecast(clients_per_round=3, min_available_clients=11)"
     change(app / "server.py", "FedAvg(fraction_train=0.5)", waits)
     assert re.search("more than 10 clients, .*--clients", refused())
 
 
-def test_a_handler_that_fails_gives_nothing(app: Path) -> None:
+def test_a_handler_that_fails_gives_nothing(app):
     returns = '    return Message(RecordDict({"m"'
     (app / "client.py").write_text(REPORTS.replace(returns, f"    1 / 0\n{returns}"))
     output = checked()
@@ -269,7 +265,7 @@ def test_a_handler_that_fails_gives_nothing(app: Path) -> None:
     assert usable(output).isdisjoint({"pow-d", "cpow-d", "adapow-d"})
 
 
-def test_an_app_in_half_precision(app: Path) -> None:
+def test_an_app_in_half_precision(app):
     change(app / "client.py", "ClientApp()", "ClientApp(mods=[half_precision_mod])")
     change(app / "server.py", "(grid, Array", "(HalfPrecisionGrid(grid), Array")
     for file, name in (("client.py", "half_precision_mod"), ("server.py", "HalfPrecisionGrid")):

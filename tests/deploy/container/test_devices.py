@@ -1,33 +1,22 @@
 """Devices of a cluster in containers are registered and revoked."""
 
-from __future__ import annotations
-
 import json
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import pytest
 
 from deploy.container import devices
 from deploy.tls import certificates
 
-if TYPE_CHECKING:
-    pass
 
+def test_devices_are_registered_and_revoked_under_names_of_their_own(tmp_path, monkeypatch, capsys):
+    asked = []
 
-def test_devices_are_registered_and_revoked_under_names_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def flwr(*arguments: str, environment: object) -> dict[str, object]:
+    def flwr(*arguments, environment):
         asked.append(arguments)
         return {"success": True, "node-id": "7", "nodes": nodes}
 
     nodes = [{"node-id": "7", "status": "online"}]
 
-    def do(*arguments: str) -> tuple[int, str]:
+    def do(*arguments):
         monkeypatch.setattr(sys, "argv", ["deploy.container", "devices", *arguments])
         code = devices.main()
         return code, "".join(capsys.readouterr())

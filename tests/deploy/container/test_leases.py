@@ -1,7 +1,5 @@
 """A lease decides which client a container is, and gives it the key of that client alone."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -12,13 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from deploy.container.leases import CONNECTIONS, SOCKET, Lease, ask, ask_until_answered, close, take
+from deploy.container.leases import CONNECTIONS, SOCKET, ask, ask_until_answered, close, take
 from deploy.container.leases import prepare as prepare_leases
 
 from ...support.processes import wait_for
@@ -28,7 +25,7 @@ NAMES = ["client-00", "client-01", "client-02"]
 
 
 @pytest.fixture
-def leases(tmp_path: Path) -> Iterator[Path]:
+def leases(tmp_path):
     """Return the folder of the leases on `NAMES`, with a key service, in a process as a container's."""
     folder, keys = tmp_path / "leases", tmp_path / "keys"
     folder.mkdir()
@@ -46,7 +43,7 @@ def leases(tmp_path: Path) -> Iterator[Path]:
     service.wait()
 
 
-def join(folder: Path, holder: str) -> Lease | None:
+def join(folder, holder):
     """Become a client, as a container does."""
     lease = take(folder, NAMES, holder)
     if lease is not None:
@@ -54,7 +51,7 @@ def join(folder: Path, holder: str) -> Lease | None:
     return lease
 
 
-def test_no_two_containers_are_the_same_client_and_a_restarted_one_keeps_its_name(leases: Path) -> None:
+def test_no_two_containers_are_the_same_client_and_a_restarted_one_keeps_its_name(leases):
     held = {holder: join(leases, holder) for holder in "abc"}
     assert [lease and lease.name for lease in held.values()] == NAMES
     assert join(leases, "d") is None
@@ -72,7 +69,7 @@ def test_no_two_containers_are_the_same_client_and_a_restarted_one_keeps_its_nam
     assert join(leases, "a") is None
 
 
-def test_an_unused_name_is_preferred_to_that_of_a_container_that_may_come_back(leases: Path) -> None:
+def test_an_unused_name_is_preferred_to_that_of_a_container_that_may_come_back(leases):
     first = join(leases, "a")
     assert first is not None
     os.close(first.descriptor)
@@ -81,7 +78,7 @@ def test_an_unused_name_is_preferred_to_that_of_a_container_that_may_come_back(l
     assert second.name == "client-01"
 
 
-def test_a_container_gets_the_key_of_its_own_lease_only(leases: Path, tmp_path: Path) -> None:
+def test_a_container_gets_the_key_of_its_own_lease_only(leases, tmp_path):
     victim = join(leases, "victim")
     assert victim is not None
     for attack in ("without the lock", "a lock that nobody has", "another file", "no file"):
@@ -105,7 +102,7 @@ def test_a_container_gets_the_key_of_its_own_lease_only(leases: Path, tmp_path: 
     assert ask(leases, victim.descriptor, "victim") == f"the key of {victim.name}"  # it serves on
 
 
-def test_a_container_that_keeps_the_service_busy_holds_up_no_other(leases: Path) -> None:
+def test_a_container_that_keeps_the_service_busy_holds_up_no_other(leases):
     silent = []
     for _ in range(2 * CONNECTIONS):
         connection = socket.socket(socket.AF_UNIX)
@@ -118,7 +115,7 @@ def test_a_container_that_keeps_the_service_busy_holds_up_no_other(leases: Path)
 
 
 @pytest.mark.slow
-def test_a_container_that_floods_the_service_with_connections_holds_up_no_other(leases: Path) -> None:
+def test_a_container_that_floods_the_service_with_connections_holds_up_no_other(leases):
     code = (
         "import socket\nheld = []\nwhile True:\n    each = socket.socket(socket.AF_UNIX)\n"
         "    each.setblocking(False)\n    try:\n"
@@ -140,9 +137,7 @@ def test_a_container_that_floods_the_service_with_connections_holds_up_no_other(
         attack.wait()
 
 
-def test_a_container_that_stops_while_it_takes_a_name_holds_up_no_other(
-    leases: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_that_stops_while_it_takes_a_name_holds_up_no_other(leases, monkeypatch):
     monkeypatch.setattr("deploy.container.leases.WAIT", 0.1)
     with (leases / ".lock").open() as stopped:
         fcntl.flock(stopped, fcntl.LOCK_EX)
@@ -150,15 +145,15 @@ def test_a_container_that_stops_while_it_takes_a_name_holds_up_no_other(
 
 
 def test_concurrent_containers_are_different_clients_and_the_name_of_a_killed_one_is_free(
-    leases: Path,
-) -> None:
+    leases,
+):
     code = (
         "import sys, time; from pathlib import Path; from deploy.container.leases import take; "
         f"lease = take(Path({str(leases)!r}), {NAMES!r}, sys.argv[1]); "
         "print(lease and lease.name, flush=True); time.sleep(60)"
     )
 
-    def start(holder: str) -> tuple[subprocess.Popen[str], str]:
+    def start(holder):
         process = subprocess.Popen(
             [sys.executable, "-c", code, holder], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
@@ -183,7 +178,7 @@ def test_concurrent_containers_are_different_clients_and_the_name_of_a_killed_on
             process.stdout.close()
 
 
-def test_a_socket_that_would_take_hours_to_close_is_closed_at_once() -> None:
+def test_a_socket_that_would_take_hours_to_close_is_closed_at_once():
     with socket.create_server(("127.0.0.1", 0)) as server:
         sent = socket.create_connection(server.getsockname())
         with server.accept()[0]:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,9 +19,7 @@ ROOT = Path(__file__).parents[3]
 ROLE = "import sys; from deploy.container import metrics as c; c.PORT = {port}; sys.exit(c.main())"
 
 
-def test_it_serves_the_runs_on_the_volume_until_it_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_serves_the_runs_on_the_volume_until_it_is_stopped(tmp_path, monkeypatch):
     (port,) = free_ports(1)
     monkeypatch.setattr(metrics, "PORT", port)
     monkeypatch.setattr(sys, "argv", ["deploy.container", "metrics", "healthy"])
@@ -49,7 +46,7 @@ def test_it_serves_the_runs_on_the_volume_until_it_is_stopped(
         role.wait()
 
 
-def test_the_starts_of_the_superlink_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_starts_of_the_superlink_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(superlink, "STARTS", tmp_path / "superlink.starts")
     monkeypatch.setattr(superlink, "DATABASE", tmp_path / "superlink.db")
     monkeypatch.setattr(superlink, "CONTROL_HOST", "localhost")
@@ -62,8 +59,8 @@ def test_the_starts_of_the_superlink_are_counted(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(("name", "role"), [("metrics", metrics), ("page", page)])
-def test_clients_cannot_reach_the_service(name: str, role: Any) -> None:
-    services: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+def test_clients_cannot_reach_the_service(name, role):
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     service = services[name]
     assert not set(service["networks"]) & set(services["client"]["networks"])
     assert service["ports"] == [f"${{COHORT_{name.upper()}:-127.0.0.1:}}:{role.PORT}"]

@@ -20,7 +20,7 @@ c.PORT, c.READY = {port}, Path({ready!r}); sys.exit(c.main())
 """
 
 
-def test_it_serves_the_runs_on_the_volume_at_the_same_address_after_a_restart(tmp_path: Path) -> None:
+def test_it_serves_the_runs_on_the_volume_at_the_same_address_after_a_restart(tmp_path):
     (port,) = free_ports(1)
     (tmp_path / "page").mkdir()
     write(tmp_path / "results" / "2026-01-01" / "md", lines_of([{0: (1, True)}]))

@@ -1,10 +1,5 @@
 """A restarted container continues the run, unless it has ended or its settings have changed."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import pytest
 
 from deploy.container import run
@@ -12,10 +7,6 @@ from deploy.container.settings import VARIABLES, trials_from_environment
 from deploy.engines import superlink
 
 from ...support.histories import write_history
-
-if TYPE_CHECKING:
-    pass
-
 
 RUNNING = {"success": True, "runs": [{"status": "running"}]}
 AWAY = {"success": False, "error-message": "Connection to the SuperLink is unavailable."}
@@ -30,14 +21,12 @@ AWAY = {"success": False, "error-message": "Connection to the SuperLink is unava
         ([{"success": False, "error-message": "Run ID not found."}], False),
     ],
 )
-def test_a_run_that_still_goes_on_is_not_submitted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, object]], goes_on: bool
-) -> None:
+def test_a_run_that_still_goes_on_is_not_submitted_again(tmp_path, monkeypatch, answers, goes_on):
     submitted = {"success": True, "run-id": 18}
     left = iter([submitted, *answers, submitted])
-    asked: list[str] = []
+    asked = []
 
-    def flwr(self: object, command: str, *_: str) -> dict[str, object]:
+    def flwr(self, command, *_):
         asked.append(command)
         return next(left)
 
@@ -53,9 +42,7 @@ def test_a_run_that_still_goes_on_is_not_submitted_again(
     assert (tmp_path / "md.run-id").read_text() == ("17" if goes_on else "18")
 
 
-def test_an_unfinished_run_is_resumed_unless_the_settings_have_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unfinished_run_is_resumed_unless_the_settings_have_changed(tmp_path, monkeypatch, capsys):
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(

@@ -1,10 +1,6 @@
 """The environment gives the settings of a run."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from flwr.common.config import parse_config_args
@@ -13,16 +9,13 @@ from deploy.container import DATA, DEVICES, client, client_names
 from deploy.container.client import node_config
 from deploy.container.settings import trials_from_environment
 
-if TYPE_CHECKING:
-    pass
 
-
-def test_client_names_sort_by_number() -> None:
+def test_client_names_sort_by_number():
     assert client_names(3) == ["client-00", "client-01", "client-02"]
     assert client_names(101) == sorted(client_names(101))
 
 
-def test_the_environment_gives_the_settings_of_a_run(tmp_path: Path) -> None:
+def test_the_environment_gives_the_settings_of_a_run(tmp_path):
     environment = {
         "COHORT_CLIENTS": "4",
         "COHORT_ROUNDS": "7",
@@ -77,14 +70,12 @@ def test_the_environment_gives_the_settings_of_a_run(tmp_path: Path) -> None:
         ({"COHORT_SET": "learning-rate=-1"}, "^learning-rate = -1: must be greater than 0$"),
     ],
 )
-def test_a_wrong_setting_is_named_by_its_variable(
-    tmp_path: Path, environment: dict[str, str], message: str
-) -> None:
+def test_a_wrong_setting_is_named_by_its_variable(tmp_path, environment, message):
     with pytest.raises(ValueError, match=message):
         trials_from_environment(tmp_path, environment)
 
 
-def test_the_clients_of_a_cluster_have_groups_costs_and_energies(tmp_path: Path) -> None:
+def test_the_clients_of_a_cluster_have_groups_costs_and_energies(tmp_path):
     environment = {
         "COHORT_CLIENTS": "4",
         "COHORT_SELECTOR": "flics:group-shares=north:2/south:1,cost-budget=5 flics-private:group-shares=1/1",
@@ -104,7 +95,7 @@ def test_the_clients_of_a_cluster_have_groups_costs_and_energies(tmp_path: Path)
     assert len(trials_from_environment(tmp_path, environment)) == 1
 
 
-def test_buffered_rounds_are_settings_of_a_cluster(tmp_path: Path) -> None:
+def test_buffered_rounds_are_settings_of_a_cluster(tmp_path):
     environment = {"COHORT_SET": "mode=buffered concurrency=6 buffer-size=2 staleness-power=0"}
     (trial,) = trials_from_environment(tmp_path, environment)
     assert trial.run_config["mode"] == "buffered"
@@ -113,7 +104,7 @@ def test_buffered_rounds_are_settings_of_a_cluster(tmp_path: Path) -> None:
         trials_from_environment(tmp_path, {"COHORT_SET": "mode=buffered concurrency=2"})
 
 
-def test_flower_reads_the_node_config_of_a_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_flower_reads_the_node_config_of_a_container(monkeypatch, tmp_path):
     for variable, values in {
         "COHORT_GROUPS": "north:1 süd",
         "COHORT_ENERGIES": "2.5 1e-3",
@@ -131,16 +122,14 @@ def test_flower_reads_the_node_config_of_a_container(monkeypatch: pytest.MonkeyP
     }
 
 
-def test_a_missing_cvxpy_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cvxpy_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cvxpy", None)
     environment = {"COHORT_SELECTOR": "flics:cost-budget=5", "COHORT_COSTS": "1"}
     with pytest.raises(ValueError, match=r"^cost_budget, energy_budgets: needs cvxpy: pip [^\n]*$"):
         trials_from_environment(tmp_path, environment)
 
 
-def test_missing_data_are_named_by_the_variable_of_the_mounted_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_data_are_named_by_the_variable_of_the_mounted_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("COHORT_DATA", str(DATA))  # as in the images
     with pytest.raises(ValueError, match=r"^COHORT_DATA: there is no such file or folder$"):
         trials_from_environment(tmp_path, {"COHORT_TASK": "mnist"})

@@ -1,23 +1,16 @@
 """Certificates, keys and the executors' secret are made once."""
 
-from __future__ import annotations
-
 import stat
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deploy.container.setup import prepare, write_secret
 from deploy.tls import certificates
 
-if TYPE_CHECKING:
-    pass
 
-
-def read(folder: Path) -> dict[str, bytes]:
+def read(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_certificates_and_keys_are_made_once_and_public_files_lie_apart(tmp_path: Path) -> None:
+def test_certificates_and_keys_are_made_once_and_public_files_lie_apart(tmp_path):
     public, server, keys = (tmp_path / each for each in ("public", "server", "keys"))
     public.mkdir()
     prepare(public, server, keys, ["superlink"], 2)
@@ -44,7 +37,7 @@ def test_certificates_and_keys_are_made_once_and_public_files_lie_apart(tmp_path
     assert read(public)["ca.crt"] == read(server)["ca.crt"] != before["ca.crt"]
 
 
-def test_the_executors_secret_is_made_once_and_is_private(tmp_path: Path) -> None:
+def test_the_executors_secret_is_made_once_and_is_private(tmp_path):
     write_secret(tmp_path / "private" / "secret", 32 * b"1")
     secret = (tmp_path / "private" / "secret").read_bytes()
     write_secret(tmp_path / "private" / "secret", 32 * b"2")

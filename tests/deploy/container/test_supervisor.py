@@ -1,19 +1,13 @@
 """A container's supervisor starts its program again and leaves nothing of it behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
 
 from ...support.processes import linux, running, wait_for
-
-if TYPE_CHECKING:
-    pass
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,8 +56,8 @@ time.sleep(300)
 
 
 def test_a_program_may_say_a_lot_while_it_is_made_ready_and_control_characters_are_escaped(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     code = dedent(SUPERVISE).format(folder=str(tmp_path), program=TALKATIVE, waits_for="said")
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
@@ -74,7 +68,7 @@ def test_a_program_may_say_a_lot_while_it_is_made_ready_and_control_characters_a
 
 
 @linux
-def test_a_program_that_ends_is_started_again_and_nothing_of_it_stays(tmp_path: Path) -> None:
+def test_a_program_that_ends_is_started_again_and_nothing_of_it_stays(tmp_path):
     code = dedent(SUPERVISE).format(folder=str(tmp_path), program=PROGRAM, waits_for="")
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:

@@ -4,7 +4,6 @@ import json
 import os
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from deploy.device import reconnect
 from deploy.device.device_folder import Device
 from deploy.tls import certificates
-from deploy.tls.certificates import Certificates
 
 from ...support.devices import BUNDLE, run_cli
 from ...support.processes import linux
@@ -32,16 +30,14 @@ from ...support.tls import tls_server, written
         (["--invitation", "x", "--new-key"], "invitation = x: already contains --server"),
     ],
 )
-def test_join_refuses_wrong_options_before_it_writes_anything(
-    tmp_path: Path, arguments: list[str], message: str
-) -> None:
+def test_join_refuses_wrong_options_before_it_writes_anything(tmp_path, arguments, message):
     code, output = run_cli("join", "--state-dir", str(tmp_path / "state"), *arguments)
     assert code == 2
     assert message in output
     assert not (tmp_path / "state").exists()
 
 
-def test_join_refuses_a_server_whose_certificate_has_expired(tmp_path: Path) -> None:
+def test_join_refuses_a_server_whose_certificate_has_expired(tmp_path):
     """It waited without end, as for a server that is down."""
     files = written(tmp_path / "pki", timedelta(days=-9), timedelta(days=-1), "server")
     state = tmp_path / "state"
@@ -54,10 +50,8 @@ def test_join_refuses_a_server_whose_certificate_has_expired(tmp_path: Path) -> 
     assert not state.exists()
 
 
-def test_join_names_an_expired_certificate_later_too_but_a_service_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[object] = []
+def test_join_names_an_expired_certificate_later_too_but_a_service_waits(tmp_path, monkeypatch):
+    started = []
     monkeypatch.setattr("os.execve", lambda *arguments: started.append(arguments))
     monkeypatch.setattr("os.nice", lambda _: 0)
     monkeypatch.delenv("INVOCATION_ID", raising=False)
@@ -74,16 +68,14 @@ def test_join_names_an_expired_certificate_later_too_but_a_service_waits(
     assert len(started) == 1
 
 
-def test_join_says_whether_the_server_has_registered_this_device(
-    device: Device, authority: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_join_says_whether_the_server_has_registered_this_device(device, authority, tmp_path, monkeypatch):
     monkeypatch.setattr("os.execve", lambda *_: None)
     monkeypatch.setattr("os.nice", lambda _: 0)
     monkeypatch.setattr("deploy.device.cli.unreachable", lambda *_: None)
     (device.folder / reconnect.ADMITTED).touch()
     key = device.key_line()
 
-    def join(server: str, ca: Path, *options: str) -> str:
+    def join(server, ca, *options):
         where = ("--state-dir", str(device.folder))
         code, output = run_cli("join", "--server", server, "--ca", str(ca), *where, *options)
         assert code == 0
@@ -104,9 +96,7 @@ def test_join_says_whether_the_server_has_registered_this_device(
         assert device.key_line() == key
 
 
-def test_a_missing_file_can_be_replaced_and_a_damaged_one_is_named(
-    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_file_can_be_replaced_and_a_damaged_one_is_named(device, tmp_path, monkeypatch):
     where = ("--state-dir", str(device.folder))
     data, other = tmp_path / "stick.npz", tmp_path / "other.npz"
     np.savez(other, inputs=np.ones((2, 3)), labels=[0, 1])
@@ -129,9 +119,7 @@ def test_a_missing_file_can_be_replaced_and_a_damaged_one_is_named(
 
 
 @linux
-def test_a_status_from_before_a_power_failure_is_ignored(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_status_from_before_a_power_failure_is_ignored(device, monkeypatch):
     monkeypatch.setattr("deploy.device.cli.unreachable", lambda *_: None)
     said = {"state": "online", "text": "online as pi-1", "since": "yesterday", "pid": os.getpid()}
     for text in (json.dumps(said), json.dumps({**said, "pid": 4194304}), '{"state"', ""):
@@ -141,7 +129,7 @@ def test_a_status_from_before_a_power_failure_is_ignored(
 
 
 @linux
-def test_a_status_cannot_command_the_terminal(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_status_cannot_command_the_terminal(device, monkeypatch):
     monkeypatch.setattr("deploy.device.cli.unreachable", lambda *_: None)
     said = {"state": "off", "text": "gone\x1b[2J", "since": "\x1b]52;c;cm0gLXJmIH4=\x07"}
     (device.folder / reconnect.STATUS).write_text(json.dumps(said))
@@ -149,7 +137,7 @@ def test_a_status_cannot_command_the_terminal(device: Device, monkeypatch: pytes
     assert output.splitlines()[0] == r"pi-1: gone\x1b[2J, since \x1b]52;c;cm0gLXJmIH4=\x07"
 
 
-def test_pause_resume_and_status(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_resume_and_status(device, monkeypatch):
     where = ("--state-dir", str(device.folder))
     assert run_cli("pause", *where) == (0, "pi-1 is paused\n")
     monkeypatch.setattr("deploy.device.cli.unreachable", lambda *_: "connection refused")

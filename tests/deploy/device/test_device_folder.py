@@ -2,18 +2,16 @@
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from deploy.device import device_folder, reconnect
-from deploy.device.device_folder import Device, Settings
-from deploy.tls import certificates
+from deploy.device.device_folder import Settings
 
 from ...support.devices import mode, public_key_of, run_cli
 
 
-def test_a_device_makes_a_private_key_once(device: Device, authority: certificates.Certificates) -> None:
+def test_a_device_makes_a_private_key_once(device, authority):
     key = (device.folder / "key").read_bytes()
     assert (mode(device.folder), mode(device.folder / "key")) == (0o700, 0o600)
     assert device.key_line().startswith("ecdsa-sha2-nistp256 ")
@@ -24,7 +22,7 @@ def test_a_device_makes_a_private_key_once(device: Device, authority: certificat
     assert device.settings() == Settings("pi-1", "elsewhere:1", nice=3, partition="1/4")
 
 
-def test_a_new_key_replaces_the_old_one_and_must_be_registered(device: Device) -> None:
+def test_a_new_key_replaces_the_old_one_and_must_be_registered(device):
     (device.folder / reconnect.ADMITTED).touch()
     before = device.key_line()
     device.renew_key()
@@ -34,7 +32,7 @@ def test_a_new_key_replaces_the_old_one_and_must_be_registered(device: Device) -
     assert not (device.folder / "new").exists()
 
 
-def test_the_settings_that_the_node_receives(device: Device, tmp_path: Path) -> None:
+def test_the_settings_that_the_node_receives(device, tmp_path):
     import tomllib
 
     data = tmp_path / 'my "data".npz'
@@ -65,7 +63,7 @@ def test_the_settings_that_the_node_receives(device: Device, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
-def test_a_new_key_belongs_to_the_owner_of_the_folder(device: Device) -> None:
+def test_a_new_key_belongs_to_the_owner_of_the_folder(device):
     """The folder of a system service belongs to the service's user, and root makes the new key."""
     os.chown(device.folder, 54321, 54321)
     device.renew_key()
@@ -73,9 +71,7 @@ def test_a_new_key_belongs_to_the_owner_of_the_folder(device: Device) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
-def test_root_opens_the_folder_of_another_user_only_where_systemd_makes_it(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_opens_the_folder_of_another_user_only_where_systemd_makes_it(device, monkeypatch):
     device.check_owner()
     os.chown(device.folder, 54321, 54321)
     for command in ("status", "pause", "trust any", "join"):
@@ -107,6 +103,6 @@ def test_root_opens_the_folder_of_another_user_only_where_systemd_makes_it(
         ({"server": "host"}, "server = 'host': must be host:port"),
     ],
 )
-def test_a_wrong_setting_is_refused_with_the_allowed_values(wrong: dict[str, object], message: str) -> None:
+def test_a_wrong_setting_is_refused_with_the_allowed_values(wrong, message):
     with pytest.raises(ValueError, match=message):
-        replace(Settings("pi-1", "host:1"), **wrong)  # type: ignore[arg-type]
+        replace(Settings("pi-1", "host:1"), **wrong)

@@ -1,35 +1,31 @@
 """A device joins with an invitation, once; addresses and names are checked."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deploy.device.device_folder import Device, Settings
 from deploy.device.invitation import Invitation, check_name, check_server
-from deploy.tls import certificates
 
 from ...support.devices import BUNDLE, mode
 
 
 @pytest.mark.parametrize("server", ["h:1", "10.0.0.1:9092", "[fe80::1%eth0]:65535", "a-b.example.org:80"])
-def test_a_valid_address_is_accepted(server: str) -> None:
+def test_a_valid_address_is_accepted(server):
     assert check_server(server) == server
 
 
 @pytest.mark.parametrize(
     "server", ["", "h", "h:0", "h:65536", "h:x", "::1:80", "https://h:1", "a b:1", "h:²"]
 )
-def test_an_invalid_address_is_refused(server: str) -> None:
+def test_an_invalid_address_is_refused(server):
     with pytest.raises(ValueError, match="must be host:port"):
         check_server(server)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "-a", "x" * 65, "ä", "a\n"])
-def test_an_invalid_name_is_refused(name: str) -> None:
+def test_an_invalid_name_is_refused(name):
     with pytest.raises(ValueError, match="must be 1 to 64"):
         check_name(name)
 
@@ -37,7 +33,7 @@ def test_an_invalid_name_is_refused(name: str) -> None:
 TOKEN = "t0ken"
 
 
-def an_invitation(folder: Path, authority: certificates.Certificates, name: str = "pi-2") -> Path:
+def an_invitation(folder, authority, name="pi-2"):
     path = folder / f"{name}.invitation"
     ca = authority.ca.read_text()
     Invitation(name, "fl.example.org:9092", ca, TOKEN, "2030-01-01", BUNDLE).write(path)
@@ -45,11 +41,11 @@ def an_invitation(folder: Path, authority: certificates.Certificates, name: str 
 
 
 @pytest.fixture
-def enrolled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def enrolled(monkeypatch):
     """Return the keys that a server has registered, in exchange for the token (see test_enrolment)."""
-    keys: list[str] = []
+    keys = []
 
-    def enrol(server: str, authority: Path, token: str, key: str) -> None:
+    def enrol(server, authority, token, key):
         assert (server, token) == ("fl.example.org:9092", TOKEN)
         assert "BEGIN CERTIFICATE" in authority.read_text()
         if keys and keys[0] is not key:
@@ -60,9 +56,7 @@ def enrolled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return keys
 
 
-def test_an_invitation_is_used_up_by_joining(
-    tmp_path: Path, authority: certificates.Certificates, enrolled: list[str]
-) -> None:
+def test_an_invitation_is_used_up_by_joining(tmp_path, authority, enrolled):
     path = an_invitation(tmp_path, authority)
     copy = tmp_path / "copy"
     copy.write_bytes(path.read_bytes())
@@ -99,12 +93,10 @@ def test_an_invitation_is_used_up_by_joining(
         device.accept(an_invitation(tmp_path, authority, "pi-3"))
 
 
-def test_a_device_that_missed_the_answer_shows_the_same_key_again(
-    tmp_path: Path, authority: certificates.Certificates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[str] = []
+def test_a_device_that_missed_the_answer_shows_the_same_key_again(tmp_path, authority, monkeypatch):
+    shown = []
 
-    def enrol(server: str, authority: Path, token: str, key: str) -> None:
+    def enrol(server, authority, token, key):
         shown.append(key)
         if len(shown) < 3:
             raise ValueError("server: no answer")
@@ -121,11 +113,11 @@ def test_a_device_that_missed_the_answer_shows_the_same_key_again(
 
 
 def test_a_device_that_is_killed_while_it_removes_its_keys_first_copy_has_joined(
-    tmp_path: Path, authority: certificates.Certificates, enrolled: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, authority, enrolled, monkeypatch
+):
     remove = shutil.rmtree
 
-    def killed(folder: Path, **settings: Any) -> None:
+    def killed(folder, **settings):
         if folder.name.startswith("joining-") and (folder / "key.pub").exists():
             (folder / "key.pub").unlink()
             raise KeyboardInterrupt
@@ -155,8 +147,8 @@ def test_a_device_that_is_killed_while_it_removes_its_keys_first_copy_has_joined
     ],
 )
 def test_a_file_that_is_not_an_invitation_is_refused_and_nothing_is_written(
-    tmp_path: Path, authority: certificates.Certificates, change: Callable[[str], str], enrolled: list[str]
-) -> None:
+    tmp_path, authority, change, enrolled
+):
     path = an_invitation(tmp_path, authority)
     path.write_text(change(path.read_text()))
     device = Device(tmp_path / "state")
@@ -167,9 +159,7 @@ def test_a_file_that_is_not_an_invitation_is_refused_and_nothing_is_written(
     assert not device.folder.exists()
 
 
-def test_a_certificate_of_no_authority_is_refused(
-    tmp_path: Path, authority: certificates.Certificates
-) -> None:
+def test_a_certificate_of_no_authority_is_refused(tmp_path, authority):
     for wrong in (authority.certificate, authority.key, tmp_path / "none"):
         with pytest.raises(ValueError, match=r"must hold the certificate of the authority|cannot be read"):
             Device(tmp_path / "state").introduce("pi-1", "h:1", wrong)

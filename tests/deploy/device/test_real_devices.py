@@ -6,26 +6,26 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ...support.devices import Running, cohort, run_cli, server_up
 from ...support.processes import linux, memory_alone, processes_of, running, wait_for
+from ...support.proxy import HttpProxy
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def server(tmp_path_factory):
     with server_up(tmp_path_factory.mktemp("federation") / "server") as folder:
         yield folder
 
 
 @pytest.fixture
-def join(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    started: list[Running] = []
+def join(tmp_path):
+    started = []
 
-    def start(name: str, *arguments: str) -> Running:
+    def start(name, *arguments):
         where = ("--state-dir", str(tmp_path / name))
         started.append(Running(tmp_path / f"{name}.log", "client", "join", *where, *arguments))
         return started[-1]
@@ -35,14 +35,14 @@ def join(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         each.end()
 
 
-def command_line(process: Path) -> str:
+def command_line(process):
     try:
         return (process / "cmdline").read_text()
     except OSError:  # it has ended meanwhile
         return ""
 
 
-def rounds(folder: Path) -> list[dict[str, object]]:
+def rounds(folder):
     (history,) = folder.glob("runs/*/history.jsonl")
     lines = [json.loads(line) for line in history.read_text().splitlines()]
     return [line for line in lines if line["type"] == "round"][1:]
@@ -52,8 +52,8 @@ def rounds(folder: Path) -> list[dict[str, object]]:
 @pytest.mark.slow  # Flower notices dead nodes after a minute
 @pytest.mark.network
 def test_two_devices_join_train_within_200_mb_and_survive_the_server_until_one_is_revoked(
-    server: Path, join: Callable[..., Running], tmp_path: Path
-) -> None:
+    server, join, tmp_path
+):
     address = f"localhost:{json.loads((server / 'server.json').read_text())['port']}"
     # With a key of its own: the device waits until the operator runs the command that it prints.
     first = join("pi-1", "--server", address, "--ca", str(server / "pki" / "ca.crt"), "--name", "pi-1",
@@ -75,7 +75,7 @@ def test_two_devices_join_train_within_200_mb_and_survive_the_server_until_one_i
     assert run_cli("pause", "--state-dir", str(tmp_path / "pi-2"))[0] == 0
     most, done = 0.0, threading.Event()
 
-    def watch() -> None:
+    def watch():
         nonlocal most
         while not done.wait(0.02):
             most = max(most, memory_alone(processes_of(first.process.pid)))
@@ -119,9 +119,7 @@ def test_two_devices_join_train_within_200_mb_and_survive_the_server_until_one_i
 @linux
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_killed_supernode_is_restarted_and_one_without_supervisor_ends(
-    server: Path, join: Callable[..., Running], tmp_path: Path
-) -> None:
+def test_a_killed_supernode_is_restarted_and_one_without_supervisor_ends(server, join, tmp_path):
     cohort("server", "invite", "pi-3", "--out", str(tmp_path / "pi-3.invitation"), folder=server)
     device = join("pi-3", "--invitation", str(tmp_path / "pi-3.invitation"))
     device.wait_for("online as pi-3")
@@ -136,3 +134,20 @@ def test_a_killed_supernode_is_restarted_and_one_without_supervisor_ends(
     assert left
     device.process.kill()
     wait_for(lambda: not any(map(running, left)), 60, lambda: f"{left} still run")
+
+
+@pytest.mark.network
+def test_a_device_behind_an_http_proxy_joins_and_trains(join, tmp_path, monkeypatch):
+    (tmp_path / "federation").mkdir()
+    with server_up(tmp_path / "federation" / "server", host="fl.example.org") as server:
+        proxy = HttpProxy(json.loads((server / "server.json").read_text())["port"])
+        cohort("server", "invite", "ward-1", "--out", str(tmp_path / "ward-1.invitation"), folder=server)
+        with monkeypatch.context() as environment:
+            environment.setenv("https_proxy", proxy.url)
+            device = join("ward-1", "--invitation", str(tmp_path / "ward-1.invitation"), "--partition", "0/1")
+            device.wait_for("online as ward-1")
+        settings = ("num-clients=1", "clients-per-round=1", "num-rounds=1", "selector=uniform")
+        cohort("server", "run", *(word for each in settings for word in ("--set", each)), folder=server)
+        assert [line["client_ids"] for line in rounds(server)] == [["ward-1"]]
+        assert proxy.asked
+        proxy.close()

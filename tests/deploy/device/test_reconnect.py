@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -16,19 +15,17 @@ import pytest
 
 from deploy.device import reconnect
 from deploy.device.default_folder import default_folder
-from deploy.device.device_folder import Device
 from deploy.flower import commands
 from deploy.tls import certificates
-from deploy.tls.certificates import Certificates
 
 from ...support.processes import linux, running, wait_for
-from ...support.tls import Handshakes, tls_server, written
+from ...support.tls import tls_server, written
 
 
 class Supervised:
     """A supervisor in a process of its own, with a script in place of the SuperNode."""
 
-    def __init__(self, device: Device, node: str, changes: str = "") -> None:
+    def __init__(self, device, node, changes=""):
         self.folder = device.folder
         script = f"""
             import sys
@@ -50,14 +47,14 @@ class Supervised:
         )
 
     @property
-    def log(self) -> str:
+    def log(self):
         path = self.folder / reconnect.LOG
         return path.read_text() if path.exists() else ""
 
-    def wait_for(self, text: str, times: int = 1) -> None:
+    def wait_for(self, text, times=1):
         wait_for(lambda: self.log.count(text) >= times, 30, lambda: self.log)
 
-    def end(self) -> str:
+    def end(self):
         self.process.terminate()
         output, _ = self.process.communicate(timeout=30)
         assert self.process.returncode == 0
@@ -65,10 +62,10 @@ class Supervised:
 
 
 @pytest.fixture
-def supervise(device: Device) -> Iterator[Callable[..., Supervised]]:
-    started: list[Supervised] = []
+def supervise(device):
+    started = []
 
-    def start(node: str, changes: str = "") -> Supervised:
+    def start(node, changes=""):
         started.append(Supervised(device, node, changes))
         return started[-1]
 
@@ -82,10 +79,8 @@ ONLINE = "import time, os; print('SuperNode ID: 5', flush=True)\n"
 
 
 @pytest.mark.parametrize(("is_default", "option"), [(True, ""), (False, " --state-dir '/srv/a b'")])
-def test_a_device_outside_the_default_folder_says_where_it_is(
-    device: Device, monkeypatch: pytest.MonkeyPatch, is_default: bool, option: str
-) -> None:
-    said: list[str] = []
+def test_a_device_outside_the_default_folder_says_where_it_is(device, monkeypatch, is_default, option):
+    said = []
     supervisor = reconnect.DeviceSupervisor(device.folder, ["true"])
     monkeypatch.setattr(supervisor, "_say", lambda _, text: said.append(text))
     monkeypatch.setattr(reconnect, "append", lambda *_: None)
@@ -96,9 +91,7 @@ def test_a_device_outside_the_default_folder_says_where_it_is(
 
 
 @linux
-def test_the_supervisor_reports_each_change_once_and_ends_with_its_children(
-    supervise: Callable[..., Supervised], device: Device
-) -> None:
+def test_the_supervisor_reports_each_change_once_and_ends_with_its_children(supervise, device):
     node = ONLINE + (
         "import subprocess, sys, signal\n"
         "child = 'import time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)'\n"
@@ -143,8 +136,8 @@ def test_the_supervisor_reports_each_change_once_and_ends_with_its_children(
     ],
 )
 def test_the_supervisor_reports_why_the_supernode_ended_and_restarts_it(
-    supervise: Callable[..., Supervised], device: Device, admitted: bool, line: str, said: str
-) -> None:
+    supervise, device, admitted, line, said
+):
     if admitted:
         (device.folder / reconnect.ADMITTED).touch()
     supervised = supervise(f"print({line!r}); raise SystemExit(3)")
@@ -155,9 +148,7 @@ def test_the_supervisor_reports_why_the_supernode_ended_and_restarts_it(
 
 
 @linux
-def test_a_process_over_the_memory_limit_is_killed_and_the_others_are_not(
-    supervise: Callable[..., Supervised], device: Device
-) -> None:
+def test_a_process_over_the_memory_limit_is_killed_and_the_others_are_not(supervise, device):
     device.prepare(replace(device.settings(), memory_limit=150))
     node = ONLINE + (
         "import subprocess, sys\n"
@@ -171,9 +162,7 @@ def test_a_process_over_the_memory_limit_is_killed_and_the_others_are_not(
     supervised.end()
 
 
-def test_a_new_address_makes_the_supernode_reconnect(
-    supervise: Callable[..., Supervised], device: Device
-) -> None:
+def test_a_new_address_makes_the_supernode_reconnect(supervise, device):
     # After a moment without a network, once it is online.
     moving = (
         f"log = Path({str(device.folder / reconnect.LOG)!r}); later = iter(['10.0.0.1', None]); "
@@ -184,7 +173,7 @@ def test_a_new_address_makes_the_supernode_reconnect(
     assert "this device's address was 10.0.0.1 and is 10.0.0.2; trying again" in supervised.end()
 
 
-def test_a_folder_has_one_supervisor(supervise: Callable[..., Supervised]) -> None:
+def test_a_folder_has_one_supervisor(supervise):
     first = supervise(ONLINE + "time.sleep(600)")
     first.wait_for("SuperNode ID")
     second = supervise(ONLINE + "time.sleep(600)")
@@ -195,9 +184,7 @@ def test_a_folder_has_one_supervisor(supervise: Callable[..., Supervised]) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small file system")
-def test_the_device_goes_on_while_its_disk_is_full(
-    supervise: Callable[..., Supervised], device: Device
-) -> None:
+def test_the_device_goes_on_while_its_disk_is_full(supervise, device):
     saved = {path.name: path.read_bytes() for path in device.folder.iterdir() if path.is_file()}
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(device.folder)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
@@ -231,7 +218,7 @@ def test_the_device_goes_on_while_its_disk_is_full(
         subprocess.run(["umount", "-l", str(device.folder)], check=True)
 
 
-def test_the_size_of_the_log_is_limited(supervise: Callable[..., Supervised], device: Device) -> None:
+def test_the_size_of_the_log_is_limited(supervise, device):
     node = "for i in range(400): print('line', i, '.' * 40)\n" + ONLINE + "time.sleep(600)"
     supervised = supervise(node, "from deploy.device import reconnect; reconnect.LOG_BYTES = 10_000")
     supervised.wait_for("SuperNode ID")
@@ -246,13 +233,11 @@ def test_the_size_of_the_log_is_limited(supervise: Callable[..., Supervised], de
 REAL_PROBE = "from deploy.tls.probe import unreachable; reconnect.unreachable = unreachable"
 
 
-def at(device: Device, server: Handshakes, files: Certificates) -> None:
+def at(device, server, files):
     device.prepare(device.introduce("pi-1", f"localhost:{server.port}", files.ca))
 
 
-def test_a_device_waits_until_an_expired_certificate_is_renewed(
-    supervise: Callable[..., Supervised], device: Device, tmp_path: Path
-) -> None:
+def test_a_device_waits_until_an_expired_certificate_is_renewed(supervise, device, tmp_path):
     files = written(tmp_path / "pki", timedelta(days=-9), timedelta(days=-1), "server")
     with tls_server(files) as server:
         at(device, server, files)
@@ -271,9 +256,7 @@ def test_a_device_waits_until_an_expired_certificate_is_renewed(
     assert lines[-2:] == ["online as pi-1 (node 5)", "ended"]
 
 
-def test_a_supernode_that_lost_an_expired_server_is_told_so(
-    supervise: Callable[..., Supervised], device: Device, tmp_path: Path
-) -> None:
+def test_a_supernode_that_lost_an_expired_server_is_told_so(supervise, device, tmp_path):
     """The SuperNode itself says only that it tries again."""
     files = certificates.write_certificates(tmp_path / "pki")
     expired = written(tmp_path / "expired", timedelta(days=-9), timedelta(days=-1), "server")

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,15 +23,15 @@ from ...server.test_apps import federation
 from ...support.histories import check_same_rounds
 from ...support.processes import simulate_here
 
-SETTINGS: dict[str, Any] = {"num-clients": 8, "num-rounds": 6, "seed": 5, "clients-per-round": 3}
+SETTINGS = {"num-clients": 8, "num-rounds": 6, "seed": 5, "clients-per-round": 3}
 
 
-def rounds_of(folder: Path) -> list[dict[str, Any]]:
+def rounds_of(folder):
     return [line for line in read_lines(folder / "history.jsonl") if line["type"] == "round"]
 
 
 # What the papers combine their selectors with.
-COMBINATIONS: dict[str, dict[str, Any]] = {
+COMBINATIONS = {
     "plain": {},
     "FLICS-ADAM": {
         "selector": "flics",
@@ -66,7 +65,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("settings", COMBINATIONS.values(), ids=COMBINATIONS)
-def test_its_history_equals_that_of_the_apps(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_its_history_equals_that_of_the_apps(tmp_path, settings):
     federation(tmp_path / "apps", 8, num_rounds=6, seed=5, **settings)
     batched.run({**SETTINGS, **settings, "output-dir": str(tmp_path / "batched")})
     ours, theirs = rounds_of(tmp_path / "batched"), rounds_of(tmp_path / "apps")
@@ -89,9 +88,7 @@ def test_its_history_equals_that_of_the_apps(tmp_path: Path, settings: dict[str,
         ("flics", {"groups": {"client-00": "north", "client-01": "north", "client-02": "south"}}),
     ],
 )
-def test_the_settings_per_client_of_a_file_are_those_of_the_apps(
-    tmp_path: Path, selector: str, declared: dict[str, Any]
-) -> None:
+def test_the_settings_per_client_of_a_file_are_those_of_the_apps(tmp_path, selector, declared):
     file = tmp_path / "settings.json"
     file.write_text(json.dumps(declared))
     settings = {"selector": selector, "client-settings": str(file), "partition": "groups:3"}
@@ -102,7 +99,7 @@ def test_the_settings_per_client_of_a_file_are_those_of_the_apps(
         np.testing.assert_allclose(one.get("probabilities", 0), other.get("probabilities", 0), rtol=1e-9)
 
 
-def test_it_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
+def test_it_resumes_from_its_last_checkpoint(tmp_path):
     part = tmp_path / "part"
     batched.run({**SETTINGS, "selector": "md", "num-rounds": 2, "output-dir": str(part)})
     with pytest.raises(ValueError, match="selector = 'forecast': the run to be resumed has 'md'"):
@@ -116,7 +113,7 @@ def test_it_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel to tell of a parent's death")
-def test_it_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
+def test_it_ends_with_the_command_that_started_it(tmp_path):
     command = ["simulate", "--engine", "batched", "--rounds", "1000000", "--selector", "md", "--out"]
     process = subprocess.Popen(
         [Path(sys.executable).with_name("cohort"), *command, str(tmp_path / "run")], stdout=subprocess.DEVNULL
@@ -130,7 +127,7 @@ def test_it_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
     assert wait_until(lambda: not checkpoints.is_claimed(), 30)
 
 
-def test_buffered_rounds_are_simulated_and_resumed(tmp_path: Path) -> None:
+def test_buffered_rounds_are_simulated_and_resumed(tmp_path):
     settings = {
         **SETTINGS,
         **{"mode": "buffered", "concurrency": 4, "buffer-size": 2, "response-times": "median=10,sigma=1"},
@@ -147,7 +144,7 @@ def test_buffered_rounds_are_simulated_and_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", ["digits", "digits-mlp"])
-def test_several_workers_give_what_one_gives(tmp_path: Path, task: str) -> None:
+def test_several_workers_give_what_one_gives(tmp_path, task):
     if task == "digits-mlp":
         pytest.importorskip("torch")
     for workers in (1, 3):
@@ -159,7 +156,7 @@ def test_several_workers_give_what_one_gives(tmp_path: Path, task: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_stopped_run_tells_its_trackers(tmp_path: Path) -> None:
+def test_a_stopped_run_tells_its_trackers(tmp_path):
     """The history ends as after a kill, so that the run can be resumed."""
     pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
     settings = {**SETTINGS, "num-rounds": 100000, "output-dir": str(tmp_path), "track": "tensorboard"}
@@ -175,7 +172,7 @@ def test_a_stopped_run_tells_its_trackers(tmp_path: Path) -> None:
     assert {line["type"] for line in read_lines(tmp_path / "history.jsonl")} <= {"run", "roster", "round"}
 
 
-def test_a_wrong_number_of_workers_is_refused(tmp_path: Path) -> None:
+def test_a_wrong_number_of_workers_is_refused(tmp_path):
     for arguments, message in (
         (["--engine", "batched", "--workers", "0"], "workers = 0: must be at least 1\n"),
         (["--engine", "ray", "--workers", "2"], "workers = 2: must be 1 with --engine ray\n"),
@@ -185,7 +182,7 @@ def test_a_wrong_number_of_workers_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(tmp_path):
     out = tmp_path / "run"
     arguments = ["simulate", "--engine", "batched", "--clients", "8", "--rounds", "12", "--workers", "2"]
     result = CliRunner().invoke(
@@ -200,9 +197,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "there is nothing left to train" in again.output
 
 
-def test_a_simulation_in_which_nobody_replies_in_time_has_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_simulation_in_which_nobody_replies_in_time_has_failed(tmp_path, monkeypatch):
     simulate_here(monkeypatch)
     command = ["simulate", "--engine", "batched"]
     late = ["--set", "response-times=median=10,sigma=0,jitter=0", "--set", "round-deadline=5"]
@@ -222,7 +217,7 @@ def test_a_simulation_in_which_nobody_replies_in_time_has_failed(
 # Clients that come and go.
 
 
-def test_clients_follow_a_recorded_trace(tmp_path: Path) -> None:
+def test_clients_follow_a_recorded_trace(tmp_path):
     """Device 0 is there in the first hour, device 1 in the second, devices 2 to 7 in the third."""
     hours = {m: min(m, 2) for m in range(8)}
     devices = {
@@ -239,7 +234,7 @@ def test_clients_follow_a_recorded_trace(tmp_path: Path) -> None:
         assert {hours[client] for client in line["clients"]} == {(line["round"] - 1) % 3}
 
 
-def test_clients_come_and_go_by_a_random_process(tmp_path: Path) -> None:
+def test_clients_come_and_go_by_a_random_process(tmp_path):
     for name, text in (("often", "poisson:rates=0.9"), ("seldom", "markov:rates=0.2,memory=0.5")):
         batched.run({**SETTINGS, "availability": text, "output-dir": str(tmp_path / name)})
     often, seldom = (
@@ -259,7 +254,7 @@ def test_clients_come_and_go_by_a_random_process(tmp_path: Path) -> None:
         ("availability-trace=missing.csv", "missing.csv': cannot be read: No such file or directory"),
     ],
 )
-def test_an_impossible_availability_is_refused(tmp_path: Path, settings: str, message: str) -> None:
+def test_an_impossible_availability_is_refused(tmp_path, settings, message):
     arguments = ["--out", str(tmp_path / "run"), "--set", settings]
     result = CliRunner().invoke(cli, ["simulate", "--engine", "batched", *arguments])
     assert result.exit_code == 2
@@ -270,7 +265,7 @@ def test_an_impossible_availability_is_refused(tmp_path: Path, settings: str, me
     assert not (tmp_path / "run").exists()
 
 
-def test_the_seconds_of_a_round_are_those_of_its_computation(tmp_path: Path) -> None:
+def test_the_seconds_of_a_round_are_those_of_its_computation(tmp_path):
     """They were 0."""
     began = time.monotonic()
     batched.run({**SETTINGS, "num-rounds": 3, "output-dir": str(tmp_path / "md")})
@@ -279,7 +274,7 @@ def test_the_seconds_of_a_round_are_those_of_its_computation(tmp_path: Path) -> 
     assert sum(seconds) < time.monotonic() - began
 
 
-def test_the_model_is_evaluated_every_few_rounds_and_in_the_last(tmp_path: Path) -> None:
+def test_the_model_is_evaluated_every_few_rounds_and_in_the_last(tmp_path):
     """Both engines: the rounds that are evaluated have the numbers of a run that evaluates every round."""
     every = {"num_rounds": 7, "seed": 5, "selector": "md"}
     federation(tmp_path / "apps", 8, **every, evaluate_every=3)
@@ -302,14 +297,14 @@ def test_the_model_is_evaluated_every_few_rounds_and_in_the_last(tmp_path: Path)
     assert "test loss –" in metrics(rounds_of(tmp_path / "batched")[1]).plain
 
 
-def test_clients_evaluate_in_every_round_or_not_at_all(tmp_path: Path) -> None:
+def test_clients_evaluate_in_every_round_or_not_at_all(tmp_path):
     with pytest.raises(ValueError, match=r"evaluate-every = 2: must be 1 with evaluate-share = 0\.5"):
         batched.run({**SETTINGS, "evaluate-every": 2, "evaluate-share": 0.5})
     with pytest.raises(ValueError, match="evaluate-every = 0: must be greater than or equal to 1"):
         batched.run({**SETTINGS, "evaluate-every": 0})
 
 
-def test_clients_reply_late_by_group_and_the_round_goes_on(tmp_path: Path) -> None:
+def test_clients_reply_late_by_group_and_the_round_goes_on(tmp_path):
     settings = {
         **SETTINGS,
         "selector": "uniform",
@@ -354,20 +349,20 @@ def test_clients_reply_late_by_group_and_the_round_goes_on(tmp_path: Path) -> No
         ("group-factors=1", "group-factors = 1: must be 2 numbers, one for each group"),
     ],
 )
-def test_wrong_response_times_are_refused(text: str, message: str) -> None:
+def test_wrong_response_times_are_refused(text, message):
     with pytest.raises(ValueError, match=rf"response-times = .*{message}"):
         batched.run({**SETTINGS, "partition": "groups:2", "response-times": text})
 
 
 @pytest.mark.parametrize(("key", "value"), [("response-times", "median=3"), ("device-speeds", "speeds.json")])
-def test_response_times_need_the_batched_engine(key: str, value: str) -> None:
+def test_response_times_need_the_batched_engine(key, value):
     result = CliRunner().invoke(cli, ["simulate", "--engine", "ray", "--set", f"{key}={value}"])
     assert result.exit_code == 2
     assert f"{key} = '" in result.output
     assert "needs simulate --engine batched; with other engines, the clients' response times" in result.output
 
 
-def test_clients_take_as_long_as_measured_devices(tmp_path: Path) -> None:
+def test_clients_take_as_long_as_measured_devices(tmp_path):
     """5 steps of 16 samples; softmax on digits has 650 numbers of 4 bytes. All devices are alike."""
     devices = tmp_path / "capacity.json"
     devices.write_text(
@@ -386,6 +381,6 @@ def test_clients_take_as_long_as_measured_devices(tmp_path: Path) -> None:
         ({"response-times": "median=3"}, "median: cannot be combined with device-speeds = 'missing.json'"),
     ],
 )
-def test_device_speeds_that_cannot_be_used_are_refused(settings: dict[str, str], message: str) -> None:
+def test_device_speeds_that_cannot_be_used_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         batched.run({**SETTINGS, "device-speeds": "missing.json", **settings})

@@ -28,11 +28,11 @@ pytestmark = [
 ]
 
 
-def files_below(*folders: Path) -> set[Path]:
+def files_below(*folders):
     return {path for folder in folders if folder.exists() for path in folder.rglob("*")}
 
 
-def listening_ports(pids: list[int]) -> set[int]:
+def listening_ports(pids):
     """Return the TCP ports on which these processes listen (Linux)."""
     inodes = set()
     for pid in pids:
@@ -49,12 +49,12 @@ def listening_ports(pids: list[int]) -> set[int]:
     return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes}
 
 
-def is_superlink(pid: int) -> bool:
+def is_superlink(pid):
     return "flower-superlink".startswith(Path(f"/proc/{pid}/comm").read_text().strip())
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     """Return a home folder of the test's own; no file may appear there or among the temporary files."""
     for name in ("home", "tmp"):
         (tmp_path / name).mkdir()
@@ -64,7 +64,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_a_cluster_survives_a_killed_client_and_leaves_only_its_logs(tmp_path: Path, home: Path) -> None:
+def test_a_cluster_survives_a_killed_client_and_leaves_only_its_logs(tmp_path, home):
     folder = tmp_path / "run"
     with LocalCluster(folder, num_clients=2) as cluster:
         pids = processes_with(MARK, str(folder))
@@ -93,8 +93,8 @@ def test_a_cluster_survives_a_killed_client_and_leaves_only_its_logs(tmp_path: P
 
 
 def test_a_taken_port_is_replaced_and_a_refused_run_and_the_superlinks_death_are_reported_with_their_logs(
-    tmp_path: Path, taken_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, taken_port, monkeypatch
+):
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "pyproject.toml").write_text("[project]\nname = 'broken'\n")
     picked = [[taken_port, *free_ports(1)]]  # free when it was picked, taken before the SuperLink starts
@@ -116,9 +116,7 @@ def test_a_taken_port_is_replaced_and_a_refused_run_and_the_superlinks_death_are
             run.wait(timeout=30)
 
 
-def test_a_client_that_cannot_start_ends_the_start_with_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_cannot_start_ends_the_start_with_its_log(tmp_path, monkeypatch):
     monkeypatch.setattr(LocalCluster, "_register_clients", lambda self: None)  # unknown keys are refused
     cluster = LocalCluster(tmp_path / "run", num_clients=1)
     with (
@@ -130,9 +128,7 @@ def test_a_client_that_cannot_start_ends_the_start_with_its_log(
     assert not (tmp_path / "run" / "state").exists()
 
 
-def test_closing_removes_the_keys_even_if_a_process_has_ended_or_an_error_occurs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_removes_the_keys_even_if_a_process_has_ended_or_an_error_occurs(tmp_path, monkeypatch):
     cluster = LocalCluster(tmp_path / "run", num_clients=1)
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -147,7 +143,7 @@ def test_closing_removes_the_keys_even_if_a_process_has_ended_or_an_error_occurs
         assert not (tmp_path / "run" / "state").exists()
 
 
-def test_a_setting_reaches_flower_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_reaches_flower_unchanged(tmp_path, monkeypatch):
     (tmp_path / "app").mkdir()
     cluster = LocalCluster(tmp_path / "run", num_clients=1, app=tmp_path / "app")
     monkeypatch.setattr(LocalCluster, "_spawn", lambda *_: None)
@@ -157,9 +153,7 @@ def test_a_setting_reaches_flower_unchanged(tmp_path: Path, monkeypatch: pytest.
     assert tomllib.loads(config.read_text(encoding="utf-8")) == settings
 
 
-def test_without_a_fork_server_the_programs_start_on_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_fork_server_the_programs_start_on_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(deploy.engines.local_cluster.fork_client, "fork_server_command", lambda *_: ["false"])
     with LocalCluster(tmp_path / "run", num_clients=1) as cluster:
         assert "rounds will be slow: see " in cluster.started
@@ -175,9 +169,7 @@ def test_without_a_fork_server_the_programs_start_on_their_own(
         (signal.SIGKILL, -9, "in a round"),
     ],
 )
-def test_cohort_up_ends_cleanly_on_a_signal_and_even_when_killed(
-    tmp_path: Path, home: Path, number: signal.Signals, code: int, when: str
-) -> None:
+def test_cohort_up_ends_cleanly_on_a_signal_and_even_when_killed(tmp_path, home, number, code, when):
     folder = tmp_path / "run 🙂"
     command = "up --clients 2 --per-round 1 --rounds 50 --selector md --selector uniform --out"
     process = subprocess.Popen(
@@ -207,7 +199,7 @@ def test_cohort_up_ends_cleanly_on_a_signal_and_even_when_killed(
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_runs_for_their_trackers(tmp_path: Path, home: Path) -> None:
+def test_ctrl_c_stops_the_runs_for_their_trackers(tmp_path, home):
     """The ServerApps were killed, so MLflow showed their runs as running."""
     pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
     folder = tmp_path / "run"
@@ -223,7 +215,7 @@ def test_ctrl_c_stops_the_runs_for_their_trackers(tmp_path: Path, home: Path) ->
     )
     histories = [folder / name / "history.jsonl" for name in ("md", "uniform")]
 
-    def has_begun(history: Path) -> bool:
+    def has_begun(history):
         return history.exists() and '"round": 2,' in history.read_text()
 
     try:

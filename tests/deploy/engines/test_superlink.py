@@ -3,7 +3,6 @@
 import json
 import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -33,7 +32,7 @@ FAILED = '{"success": true, "runs": [{"status": "finished:failed", "status-detai
 
 
 @pytest.fixture
-def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def flwr(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "flwr").write_text(FLWR)
@@ -43,15 +42,13 @@ def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def engine(flwr: Path, tmp_path: Path) -> RunningSuperLink:
+def engine(flwr, tmp_path):
     (tmp_path / "app").mkdir()
     environment = {**os.environ, "PATH": f"{flwr}{os.pathsep}{os.environ['PATH']}"}
     return RunningSuperLink("cluster", tmp_path / "app", tmp_path, environment, forked=False)
 
 
-def test_a_run_is_followed_over_restarts_and_each_line_of_its_log_is_printed_once(
-    engine: RunningSuperLink, flwr: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_followed_over_restarts_and_each_line_of_its_log_is_printed_once(engine, flwr, capsys):
     (flwr / "run").write_text(f'{AWAY}\nA sentence first. {{"success": true, "run-id": 17}}\n')
     (flwr / "list").write_text(f"{AWAY}\n{RUNNING}\n{FAILED}\n")
     (flwr / "log").write_text("one\ntwo\nincompl")
@@ -73,9 +70,7 @@ def test_a_run_is_followed_over_restarts_and_each_line_of_its_log_is_printed_onc
     assert "stop" not in (flwr / "asked").read_text()
 
 
-def test_lines_that_the_last_stream_has_missed_are_printed(
-    engine: RunningSuperLink, flwr: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_that_the_last_stream_has_missed_are_printed(engine, flwr, capsys):
     """The SuperLink reads the log, then whether the run has ended, and then ends the stream."""
     (flwr / "list").write_text(f"{FAILED}\n")
     (flwr / "log").write_text("one\n")
@@ -86,15 +81,13 @@ def test_lines_that_the_last_stream_has_missed_are_printed(
     assert capsys.readouterr().out == "one\ntwo\n"
 
 
-def test_a_run_that_flower_refuses_is_an_error(engine: RunningSuperLink, flwr: Path) -> None:
+def test_a_run_that_flower_refuses_is_an_error(engine, flwr):
     (flwr / "run").write_text('{"success": false, "error-message": "no such app"}\n')
     with engine, pytest.raises(EngineError, match="md: Flower refused the run: no such app"):
         engine.submit({}, "md")
 
 
-def test_a_run_is_submitted_again_while_errors_occur_in_the_superlink(
-    engine: RunningSuperLink, flwr: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_submitted_again_while_errors_occur_in_the_superlink(engine, flwr, monkeypatch):
     """The nemesis found that a locked database ended a run whose ServerApp had been killed."""
     failing = '{"success": false, "error-message": "Using SuperLink: cluster\\n\\nInternal server error."}\n'
     (flwr / "run").write_text(f'{failing}{failing}{{"success": true, "run-id": 17}}\n')
@@ -107,9 +100,7 @@ def test_a_run_is_submitted_again_while_errors_occur_in_the_superlink(
             engine.submit({}, "md")
 
 
-def test_an_error_after_an_outage_does_not_refuse_a_run(
-    engine: RunningSuperLink, flwr: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_after_an_outage_does_not_refuse_a_run(engine, flwr, monkeypatch):
     """The patience with errors began with the first attempt, although the SuperLink was away meanwhile."""
     monkeypatch.setattr(superlink, "PATIENCE", 0.2)
     monkeypatch.setattr(superlink, "RETRY", 0.3)
@@ -125,7 +116,7 @@ def test_an_error_after_an_outage_does_not_refuse_a_run(
             engine.submit({}, "md")
 
 
-def test_a_run_is_stopped(engine: RunningSuperLink, flwr: Path) -> None:
+def test_a_run_is_stopped(engine, flwr):
     (flwr / "log").write_text("")
     (flwr / "stop").write_text('{"success": true}\n')
     with engine:
@@ -133,12 +124,12 @@ def test_a_run_is_stopped(engine: RunningSuperLink, flwr: Path) -> None:
     assert "stop 17 cluster" in (flwr / "asked").read_text()
 
 
-def test_a_run_that_the_superlink_does_not_know_is_over(engine: RunningSuperLink, flwr: Path) -> None:
+def test_a_run_that_the_superlink_does_not_know_is_over(engine, flwr):
     (flwr / "list").write_text('{"success": false, "error-message": "Run ID not found."}\n')
     assert engine.result("17") == "the SuperLink does not know the run"
 
 
-def test_a_run_knows_whether_it_was_stopped(engine: RunningSuperLink, flwr: Path) -> None:
+def test_a_run_knows_whether_it_was_stopped(engine, flwr):
     (flwr / "run").write_text('{"success": true, "run-id": 17}\n')
     (flwr / "log").write_text("")
     stopped = '{"success": true, "runs": [{"status": "finished:stopped", "status-details": ""}]}'

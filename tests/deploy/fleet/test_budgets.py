@@ -3,19 +3,18 @@
 import time
 from statistics import median
 from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ObjectTree
 
 from deploy.fleet import budgets, front_door
 from deploy.fleet.budgets import BYTES, COSTS, MOST_BYTES, MOST_POINTS, POINTS, REFUSED, Budgets
 from deploy.fleet.gate import connection_gate
-from tests.support.fleet import App, Node, SuperLink, random_bytes
+from tests.support.fleet import App, random_bytes
 from tests.support.flood import Flood
 
 NODE, OTHER = 7, 8
@@ -23,14 +22,14 @@ ATTACKERS = 4
 
 
 @pytest.fixture
-def seconds(monkeypatch: pytest.MonkeyPatch) -> Any:
+def seconds(monkeypatch):
     """Return a clock that only the test moves."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(budgets, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 
-def test_a_node_may_send_a_burst_and_then_as_much_as_its_budget_grows(seconds: Any) -> None:
+def test_a_node_may_send_a_burst_and_then_as_much_as_its_budget_grows(seconds):
     spent = Budgets()
     burst = [spent.begin(NODE, "ActivateNode") for _ in range(100)]
     assert sum(burst) == MOST_POINTS / COSTS["ActivateNode"]
@@ -42,7 +41,7 @@ def test_a_node_may_send_a_burst_and_then_as_much_as_its_budget_grows(seconds: A
     assert sum(spent.begin(NODE, "PullObject") for _ in range(10_000)) == MOST_POINTS
 
 
-def test_refused_requests_cost_more(seconds: Any) -> None:
+def test_refused_requests_cost_more(seconds):
     spent, admitted = Budgets(), 0
     while spent.begin(NODE, "PullObject"):
         admitted += 1
@@ -50,7 +49,7 @@ def test_refused_requests_cost_more(seconds: Any) -> None:
     assert admitted == pytest.approx(MOST_POINTS / (1 + REFUSED), abs=1)
 
 
-def test_bodies_cost_bytes_unless_they_are_given_back(seconds: Any) -> None:
+def test_bodies_cost_bytes_unless_they_are_given_back(seconds):
     spent = Budgets()
     for _ in range(100):  # objects of a reply
         assert spent.begin(NODE, "PushObject")
@@ -64,7 +63,7 @@ def test_bodies_cost_bytes_unless_they_are_given_back(seconds: Any) -> None:
     assert not spent.begin(NODE, "PullMessages")
 
 
-def test_honest_nodes_stay_within_their_budgets(seconds: Any) -> None:
+def test_honest_nodes_stay_within_their_budgets(seconds):
     """As many requests as a SuperNode sends whose model is large, or that does nothing but answer."""
     spent = Budgets()
     for _ in range(1200):  # a minute of 20 exchanges a second
@@ -84,14 +83,14 @@ def test_honest_nodes_stay_within_their_budgets(seconds: Any) -> None:
 
 
 @pytest.fixture
-def attackers(superlink: SuperLink) -> list[Node]:
+def attackers(superlink):
     nodes = [superlink.node(f"attacker {number}") for number in range(ATTACKERS)]
     for node in nodes:
         node.activate()
     return nodes
 
 
-def work_until_answered(superlink: SuperLink) -> float:
+def work_until_answered(superlink):
     """Return the CPU time that the SuperLink takes from a newcomer's first request until its answer (s).
 
     In contrast to the newcomer's waiting time, it does not depend on what else the machine does.
@@ -102,11 +101,11 @@ def work_until_answered(superlink: SuperLink) -> float:
     return superlink.cpu - before
 
 
-def activation(node: Node) -> ActivateNodeRequest:
+def activation(node):
     return ActivateNodeRequest(public_key=node.public, heartbeat_interval=30)
 
 
-def announcement(app: App, node: Node) -> PushMessagesRequest:
+def announcement(app, node):
     """Return an announcement of 300 kB of a reply."""
     app.send(node, 1000)
     reply = Message(RecordDict({"a": ArrayRecord([random_bytes(1000)])}), reply_to=node.receive())
@@ -119,11 +118,9 @@ def announcement(app: App, node: Node) -> PushMessagesRequest:
 
 @pytest.mark.network
 @pytest.mark.parametrize("method", ["ActivateNode", "PushMessages"])
-def test_nodes_that_flood_keep_no_newcomer_waiting_and_take_few_threads(
-    superlink: SuperLink, attackers: list[Node], method: str
-) -> None:
+def test_nodes_that_flood_keep_no_newcomer_waiting_and_take_few_threads(superlink, attackers, method):
     app = App(superlink)
-    requests: dict[Node, Any] = {
+    requests = {
         node: activation(node) if method == "ActivateNode" else announcement(app, node) for node in attackers
     }
     alone = median(work_until_answered(superlink) for _ in range(9))
@@ -142,9 +139,7 @@ def test_nodes_that_flood_keep_no_newcomer_waiting_and_take_few_threads(
 
 @pytest.mark.network
 @pytest.mark.parametrize("registered", [False, True], ids=["stranger", "registered node"])
-def test_whoever_knows_the_key_of_a_node_cannot_spend_its_budget(
-    superlink: SuperLink, registered: bool
-) -> None:
+def test_whoever_knows_the_key_of_a_node_cannot_spend_its_budget(superlink, registered):
     node, attacker = superlink.node("honest"), superlink.node("attacker" if registered else "")
     node.activate()
     own = SendNodeHeartbeatRequest(node=attacker.id, heartbeat_interval=30)

@@ -5,11 +5,9 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import pytest
@@ -24,7 +22,7 @@ from deploy.fleet.gate import connection_gate
 from deploy.fleet.threads import Threads
 from deploy.processes.groups import wait_until
 from deploy.processes.ports import LOOPBACK
-from tests.support.fleet import PULL, App, Connection, Node, SuperLink, allow_files
+from tests.support.fleet import PULL, App, Connection, allow_files
 
 pytestmark = pytest.mark.network
 SOON = 10.0  # s: an honest node waits 0.02 s on an idle machine
@@ -34,14 +32,14 @@ UNFINISHED = b"\0\0\0\1\0" + b"x" * 10  # the begin of a body of 256 bytes
 
 
 @pytest.fixture(scope="module")
-def honest(superlink: SuperLink) -> Node:
+def honest(superlink):
     node = superlink.node("honest")
     node.activate()
     return node
 
 
 @pytest.fixture
-def attacker(superlink: SuperLink) -> Node:
+def attacker(superlink):
     """Return a node that is registered like any other."""
     node = superlink.node("attacker")
     node.activate()
@@ -49,20 +47,20 @@ def attacker(superlink: SuperLink) -> Node:
 
 
 @pytest.fixture
-def growth(superlink: SuperLink) -> Any:
+def growth(superlink):
     """Return a function that returns by how many MB the SuperLink's memory has grown at most."""
     superlink.forget_peak()
     before = superlink.memory
     return lambda: superlink.peak - before
 
 
-def refusal(node: Node, method: str, request: Any, **options: Any) -> grpc.RpcError:
+def refusal(node, method, request, **options):
     with pytest.raises(grpc.RpcError) as error:
         node.ask(method, request, **options)
     return error.value
 
 
-def is_refused(node: Node) -> bool:
+def is_refused(node):
     """Return True if the front door refuses a heartbeat of this node because it has too many requests."""
     try:
         node.latency()
@@ -71,19 +69,17 @@ def is_refused(node: Node) -> bool:
     return False
 
 
-def test_a_thousand_unfinished_requests_of_a_stranger_stop_nobody_and_are_logged(
-    superlink: SuperLink, honest: Node, growth: Any
-) -> None:
+def test_a_thousand_unfinished_requests_of_a_stranger_stop_nobody_and_are_logged(superlink, honest, growth):
     before = len(superlink.log)
 
-    def attacked() -> Connection:
+    def attacked():
         attack = Connection(superlink)
         with suppress(OSError):  # closed by the SuperLink
             for _ in range(1000):
                 attack.half_open(PULL, body=UNFINISHED)
         return attack
 
-    def is_told_why() -> bool:
+    def is_told_why():
         """Attack again: closed connections are logged at most once in `connection_gate.TOLD` seconds."""
         attacked()
         return "refused requests)" in superlink.log[before:]
@@ -101,9 +97,7 @@ def test_a_thousand_unfinished_requests_of_a_stranger_stop_nobody_and_are_logged
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["stranger", "registered node"])
-def test_a_compressed_request_is_not_inflated(
-    superlink: SuperLink, honest: Node, attacker: Node, growth: Any, known: bool
-) -> None:
+def test_a_compressed_request_is_not_inflated(superlink, honest, attacker, growth, known):
     bomb = bytes(5_000_000)
     credentials = grpc.ssl_channel_credentials(superlink.authority.read_bytes())
     for body in (bomb, bytes(5 * 10**7)) if known else (bomb,):  # 5 kB and 50 kB
@@ -122,8 +116,8 @@ def test_a_compressed_request_is_not_inflated(
 
 
 def test_unfinished_requests_of_a_node_occupy_few_threads_and_stop_only_itself(
-    superlink: SuperLink, honest: Node, attacker: Node, growth: Any
-) -> None:
+    superlink, honest, attacker, growth
+):
     threads = superlink.threads
     attacks = [Connection(superlink) for _ in range(4)]
     for attack in attacks:
@@ -146,13 +140,13 @@ def test_unfinished_requests_of_a_node_occupy_few_threads_and_stop_only_itself(
     ],
 )
 def test_answered_requests_of_a_connection_do_not_count_as_under_way(
-    superlink: SuperLink, attacker: Node, method: str, kind: Any, options: dict[str, Any]
-) -> None:
+    superlink, attacker, method, kind, options
+):
     request = kind(node=attacker.id, **options)
     ask = attacker.connect()[method]
     # A node's next request ends the last one, which was held. gRPC allows 16 requests under way.
     metadata = [*attacker.metadata, wire.HELD]
-    answers: list[Any] = []
+    answers = []
     for _ in range(60):
         answers.append(ask.future(request, metadata=metadata, timeout=60))
         # The SuperLink may handle requests in another order than they were sent, and holds one of them.
@@ -162,35 +156,35 @@ def test_answered_requests_of_a_connection_do_not_count_as_under_way(
         answer.cancel()
 
 
-def closed_door(arrived: Callable[[int], int]) -> front_door.FrontDoor:
+def closed_door(arrived):
     """Return a front door without a server. `arrived` returns how many bytes of models a node has sent."""
     gate, replies = SimpleNamespace(arrived=arrived), SimpleNamespace()
-    return front_door.FrontDoor(None, gate, 0, replies, Threads(front_door.BUSY))  # type: ignore[arg-type]
+    return front_door.FrontDoor(None, gate, 0, replies, Threads(front_door.BUSY))
 
 
 class Unfinished:
     """A request whose body never comes, until it is cancelled."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.cancelled = threading.Event()
 
-    def cancel(self) -> None:
+    def cancel(self):
         self.cancelled.set()
 
-    def __next__(self) -> bytes:
+    def __next__(self):
         self.cancelled.wait(60)
         raise ConnectionError
 
 
-def test_colluding_nodes_do_not_cancel_the_slow_upload_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colluding_nodes_do_not_cancel_the_slow_upload_of_another(monkeypatch):
     monkeypatch.setattr(front_door, "WAITING_CALLS", 16)
     door = closed_door(lambda node: 0)
     slow = [Unfinished() for _ in range(2)]  # began before the others
     attacks = [Unfinished() for _ in range(4 * front_door.CALLS_PER_NODE)]
 
-    def read(call: Unfinished, node: int) -> None:
+    def read(call, node):
         with pytest.raises(ConnectionError):
-            door._read(wire.METHODS["PullMessages"], call, call, node)  # type: ignore[arg-type]
+            door._read(wire.METHODS["PullMessages"], call, call, node)
 
     with ThreadPoolExecutor(64) as pool:
         for number, call in enumerate(slow + attacks):
@@ -205,7 +199,7 @@ def test_colluding_nodes_do_not_cancel_the_slow_upload_of_another(monkeypatch: p
     assert not door._waiting
 
 
-def test_a_body_that_takes_long_is_cancelled_unless_it_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_takes_long_is_cancelled_unless_it_moves(monkeypatch):
     clock = SimpleNamespace(monotonic=lambda: seconds)
     monkeypatch.setattr(front_door, "time", clock)
     seconds, sent = 0.0, Counter[int]()
@@ -221,8 +215,8 @@ def test_a_body_that_takes_long_is_cancelled_unless_it_moves(monkeypatch: pytest
 
 
 def test_answers_that_a_node_does_not_take_use_a_bounded_amount_of_memory(
-    superlink: SuperLink, honest: Node, attacker: Node, growth: Any
-) -> None:
+    superlink, honest, attacker, growth
+):
     app = App(superlink)
     app.send(attacker, 4_500_000)
     tree = attacker.ask("PullMessages", PullMessagesRequest(node=attacker.id)).message_object_trees[0]
@@ -241,14 +235,12 @@ def test_answers_that_a_node_does_not_take_use_a_bounded_amount_of_memory(
     app.close()
 
 
-def body_of(request: Any) -> bytes:
-    content: bytes = request.SerializeToString()
+def body_of(request):
+    content = request.SerializeToString()
     return struct.pack("!BI", 0, len(content)) + content
 
 
-def test_colluding_nodes_that_take_no_answer_leave_threads_for_others(
-    superlink: SuperLink, honest: Node
-) -> None:
+def test_colluding_nodes_that_take_no_answer_leave_threads_for_others(superlink, honest):
     """An answer that was held is sent by a thread, which waits until the node takes it."""
     allow_files(4096)
     attackers = [superlink.node(f"takes nothing {n}") for n in range(130)]
@@ -271,18 +263,18 @@ def test_colluding_nodes_that_take_no_answer_leave_threads_for_others(
 class Call:
     """A request whose node may hang up."""
 
-    def __init__(self, *, gone: bool = False) -> None:
-        self.hang_up: Any = None
+    def __init__(self, *, gone=False):
+        self.hang_up = None
         self._gone = gone
 
-    def add_callback(self, callback: Any) -> bool:
+    def add_callback(self, callback):
         self.hang_up = callback
         return not self._gone
 
 
 def test_a_request_counts_until_it_is_handled_even_if_its_node_has_hung_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """Else a node that resets each request at once would occupy ever more threads."""
     door = closed_door(lambda node: 0)
     calls = [Call() for _ in range(front_door.CALLS_PER_NODE)]
@@ -302,7 +294,7 @@ def test_a_request_counts_until_it_is_handled_even_if_its_node_has_hung_up(
     assert not door._calls
 
 
-def test_large_requests_are_refused(superlink: SuperLink, attacker: Node, growth: Any) -> None:
+def test_large_requests_are_refused(superlink, attacker, growth):
     large = GetFabRequest(node=attacker.id, hash_str="x" * 5 * 10**7)
     assert refusal(attacker, "GetFab", large).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     large = GetFabRequest(node=attacker.id, hash_str="x" * front_door.SMALL_BODY)
@@ -310,12 +302,12 @@ def test_large_requests_are_refused(superlink: SuperLink, attacker: Node, growth
     assert growth() < 40
 
 
-def test_idle_connections_do_not_keep_newcomers_out(superlink: SuperLink, honest: Node, growth: Any) -> None:
+def test_idle_connections_do_not_keep_newcomers_out(superlink, honest, growth):
     allow_files(4096)
     idle = [socket.create_connection((LOOPBACK, superlink.port)) for _ in range(1500)]
     assert honest.latency() < SOON
 
-    def closed() -> int:
+    def closed():
         return len(idle) - sum(map(is_open, idle))
 
     assert wait_until(lambda: closed() >= 1500 - connection_gate.STRANGERS, 8)  # before `FIRST_REQUEST`
@@ -325,7 +317,7 @@ def test_idle_connections_do_not_keep_newcomers_out(superlink: SuperLink, honest
         each.close()
 
 
-def is_open(connection: socket.socket) -> bool:
+def is_open(connection):
     connection.setblocking(False)
     try:
         return connection.recv(1) != b""
@@ -335,9 +327,7 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
-def test_a_node_is_activated_with_its_own_key_only_and_nobody_acts_for_another(
-    superlink: SuperLink, honest: Node, attacker: Node
-) -> None:
+def test_a_node_is_activated_with_its_own_key_only_and_nobody_acts_for_another(superlink, honest, attacker):
     absent = superlink.node("absent")
     for method, request, reason in (
         (
@@ -359,9 +349,7 @@ def test_a_node_is_activated_with_its_own_key_only_and_nobody_acts_for_another(
     absent.activate()
 
 
-def test_what_a_node_sends_cannot_command_the_operators_terminal(
-    superlink: SuperLink, attacker: Node, app: App
-) -> None:
+def test_what_a_node_sends_cannot_command_the_operators_terminal(superlink, attacker, app):
     hostile = "\x1b[2J\x1b]52;c;aGk=\x07\x9b"
     refusal(attacker, "GetFab", GetFabRequest(node=attacker.id, hash_str=hostile, run_id=app.run.run_id))
     assert wait_until(lambda: r"no app with the hash \x1b[2J\x1b]52;c;aGk=\x07\x9b" in superlink.log, 10)

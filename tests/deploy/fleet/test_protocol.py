@@ -17,7 +17,7 @@ from numpy import zeros
 from deploy.fleet import errors, protocol
 
 
-def test_the_numbers_and_names_are_flowers() -> None:
+def test_the_numbers_and_names_are_flowers():
     codes = constant.ErrorCode
     assert constant.SUPERLINK_NODE_ID == protocol.SUPERLINK
     assert codes.MESSAGE_UNAVAILABLE == protocol.MESSAGE_UNAVAILABLE
@@ -32,7 +32,7 @@ def test_the_numbers_and_names_are_flowers() -> None:
     assert constant.AuthnType.OIDC == "oidc"
 
 
-def test_the_errors_are_those_of_flowers_catalogue() -> None:
+def test_the_errors_are_those_of_flowers_catalogue():
     statuses = {412: "FAILED_PRECONDITION", 400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED"}
     for code, (status, message) in errors.ERRORS.items():
         known = API_ERROR_MAP[code]
@@ -44,12 +44,12 @@ def test_the_errors_are_those_of_flowers_catalogue() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2**63 - 1, 2**63, 2**64 - 1])
-def test_an_id_is_stored_as_by_flower(number: int) -> None:
+def test_an_id_is_stored_as_by_flower(number):
     assert protocol.signed(number) == utils.uint64_to_int64(number)
     assert protocol.unsigned(protocol.signed(number)) == number
 
 
-def test_a_signature_is_flowers() -> None:
+def test_a_signature_is_flowers():
     private, public = protocol.new_key()
     key = protocol.key_bytes(public)
     assert key == asymmetric.public_key_to_bytes(public)
@@ -73,7 +73,7 @@ ASKED = make_message(Metadata(2**63 + 1, "", 1, 5, "", "3", 1.8e9, 60.0, "train"
 
 
 @pytest.mark.parametrize("message", [ASKED, Message(Error(3, "gone"), reply_to=ASKED)])
-def test_the_objects_of_a_message_are_flowers(message: Message) -> None:
+def test_the_objects_of_a_message_are_flowers(message):
     tree = inflatable_object.get_object_tree(message)
     found = inflatable_object.get_all_nested_objects(message)
     assert list(dict.fromkeys(each.object_id for each in protocol.each_object(tree))) == list(found)
@@ -97,11 +97,11 @@ def test_the_objects_of_a_message_are_flowers(message: Message) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0" * 63, "0" * 65, "g" * 64, " " * 64])
-def test_only_hashes_are_names(text: str) -> None:
+def test_only_hashes_are_names(text):
     assert not protocol.is_name(text)
     assert not inflatable_object.is_valid_sha256_hash(text)
 
 
-def test_a_tree_is_read_children_first() -> None:
+def test_a_tree_is_read_children_first():
     tree = ObjectTree(object_id="a", children=[ObjectTree(object_id="b"), ObjectTree(object_id="b")])
     assert [each.object_id for each in protocol.each_object(tree)] == ["b", "b", "a"]

@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,17 +14,17 @@ PULL = wire.METHODS["PullMessages"]
 class Door:
     """A front door that knows two nodes, and their signed headers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.keys = {node: protocol.new_key() for node in (1, 2)}
         self.now = protocol.now()
         public = {protocol.key_bytes(key): node for node, (_, key) in self.keys.items()}
         state = SimpleNamespace(node_of_key=public.get)
         factory = SimpleNamespace(state=lambda: state)
-        gate: Any = SimpleNamespace(node=lambda peer: None, admitted=lambda peer, node: None)
-        unused: Any = None
+        gate = SimpleNamespace(node=lambda peer: None, admitted=lambda peer, node: None)
+        unused = None
         self._door = front_door.FrontDoor(factory, gate, 1, unused, unused)
 
-    def headers(self, node: int) -> dict[str, Any]:
+    def headers(self, node):
         stamp = self.now.isoformat()
         private, public = self.keys[node]
         signature = protocol.sign(private, stamp.encode())
@@ -37,26 +36,26 @@ class Door:
             )
         )
 
-    def node(self, headers: dict[str, Any]) -> int:
+    def node(self, headers):
         """Return the node that is admitted with these headers."""
         call = SimpleNamespace(invocation_metadata=headers.items())
         return self._door._authenticate(call, PULL, "peer")[1]
 
 
 @pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch) -> Door:
+def door(monkeypatch):
     made = Door()
     monkeypatch.setattr(protocol, "now", lambda: made.now)
     return made
 
 
 @pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def checked(monkeypatch):
     """Return the time stamps whose signatures have been checked."""
-    stamps: list[str] = []
+    stamps = []
     check = front_door._check_signature
 
-    def noting(key: bytes, signature: bytes, time_stamp: str) -> None:
+    def noting(key, signature, time_stamp):
         stamps.append(time_stamp)
         check(key, signature, time_stamp)
 
@@ -64,7 +63,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return stamps
 
 
-def test_a_signature_that_is_sent_again_is_checked_once(door: Door, checked: list[str]) -> None:
+def test_a_signature_that_is_sent_again_is_checked_once(door, checked):
     first, other = door.headers(1), door.headers(2)
     for _ in range(3):
         assert door.node(first) == 1
@@ -75,7 +74,7 @@ def test_a_signature_that_is_sent_again_is_checked_once(door: Door, checked: lis
     assert len(checked) == 3
 
 
-def test_what_was_signed_once_admits_nothing_else(door: Door) -> None:
+def test_what_was_signed_once_admits_nothing_else(door):
     first, other = door.headers(1), door.headers(2)
     assert door.node(first) == 1
     assert door.node(other) == 2
@@ -91,7 +90,7 @@ def test_what_was_signed_once_admits_nothing_else(door: Door) -> None:
 
 
 @pytest.mark.parametrize("seconds", [wire.OLDEST + 1, wire.NEWEST - 1])
-def test_a_signature_that_was_checked_is_refused_when_its_time_is_wrong(door: Door, seconds: float) -> None:
+def test_a_signature_that_was_checked_is_refused_when_its_time_is_wrong(door, seconds):
     first = door.headers(1)
     assert door.node(first) == 1
     door.now += timedelta(seconds=seconds)

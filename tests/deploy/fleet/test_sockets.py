@@ -8,7 +8,6 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -27,7 +26,7 @@ ASKED_FOR = 3.0  # s; longer than the kernel asks in these tests before it ends 
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, socket.socket]]:
+def pair(monkeypatch):
     """Yield the server's end of a connection, which is kept alive by short times, and the device's end."""
     short = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 1, "TCP_USER_TIMEOUT": 2000}
     monkeypatch.setattr(sockets, "_OPTIONS", short)
@@ -42,9 +41,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, socke
 
 @linux
 @pytest.mark.parametrize("sent", [0, 1, 1_000_000])
-def test_a_pulled_cable_ends_a_connection_whether_or_not_data_is_under_way(
-    pair: tuple[socket.socket, socket.socket], sent: int
-) -> None:
+def test_a_pulled_cable_ends_a_connection_whether_or_not_data_is_under_way(pair, sent):
     server, device = pair
     unplug(device)
     server.setblocking(False)
@@ -60,11 +57,11 @@ def test_a_pulled_cable_ends_a_connection_whether_or_not_data_is_under_way(
 
 @linux
 def test_a_peer_that_sends_nothing_but_is_there_stays_connected(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
+    pair,
+):
     server, device = pair
 
-    def silent() -> float:
+    def silent():
         info = server.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO.size)
         return float(INFO.unpack(info)[1]) / 1000
 
@@ -75,8 +72,8 @@ def test_a_peer_that_sends_nothing_but_is_there_stays_connected(
 
 @linux
 def test_a_peer_that_takes_a_model_slowly_and_sends_nothing_stays_connected(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
+    pair,
+):
     """Its buffer is mostly full: everything that was sent is acknowledged, and nothing is under way."""
     server, device = pair
     sender = threading.Thread(target=lambda: server.sendall(bytes(600_000)), daemon=True)
@@ -91,22 +88,22 @@ def test_a_peer_that_takes_a_model_slowly_and_sends_nothing_stays_connected(
     assert not sender.is_alive()
 
 
-def frame(kind: int, content: bytes = b"", *, flags: int = 0) -> bytes:
+def frame(kind, content=b"", *, flags=0):
     return len(content).to_bytes(3) + bytes([kind, flags]) + bytes(4) + content
 
 
 @pytest.fixture
-def pings() -> list[float]:
+def pings():
     """When a device's pings arrived (time.monotonic(), s)."""
     return []
 
 
 @pytest.fixture
-def channel(pings: list[float]) -> Iterator[grpc.Channel]:
+def channel(pings):
     """Yield a device's channel, on which a request is held, to a server that answers nothing but pings."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
+        def serve():
             with contextlib.suppress(OSError), listener.accept()[0] as connection:
                 connection.sendall(frame(SETTINGS))
                 file = connection.makefile("rb")
@@ -129,13 +126,13 @@ def channel(pings: list[float]) -> Iterator[grpc.Channel]:
         opened.close()
 
 
-def test_a_device_that_waits_pings_without_end(channel: grpc.Channel, pings: list[float]) -> None:
+def test_a_device_that_waits_pings_without_end(channel, pings):
     """By default gRPC sends two pings, and then one in a minute."""
     assert wait_until(lambda: len(pings) > 4, 20)
 
 
 @linux
-def test_the_connections_of_grpc_are_kept_alive_and_no_file_stays_open(channel: grpc.Channel) -> None:
+def test_the_connections_of_grpc_are_kept_alive_and_no_file_stays_open(channel):
     files = len(os.listdir("/dev/fd"))  # noqa: PTH208
     sockets.keep_all_alive()
     assert len(os.listdir("/dev/fd")) == files  # noqa: PTH208

@@ -1,9 +1,7 @@
 """The SuperLink's state calls its duties, and Flower's app gets this state."""
 
 import importlib
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Metadata, RecordDict
@@ -35,41 +33,39 @@ RUN, NODE = 1, 7
 class Called(Duties):
     """Duties that note in which order the state calls them, and Flower's methods, as `calls`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.calls: list[tuple[Any, ...]] = []
+        self.calls = []
 
-        def note(name: str, *, returns: Any = None) -> Any:
+        def note(name, *, returns=None):
             return lambda *arguments: self.calls.append((name, *arguments)) or returns
 
-        self.held: Any = SimpleNamespace(message_stored=note("held"), object_stored=note("held"))
-        self.past: Any = SimpleNamespace(
-            message_comes=lambda _, of: self.calls.append(("past", of.message_id))
-        )
-        self.presence: Any = SimpleNamespace(returns=note("returns", returns=True), answer=note("answer"))
-        self.unconfirmed: Any = SimpleNamespace(of=note("unconfirmed"))
+        self.held = SimpleNamespace(message_stored=note("held"), object_stored=note("held"))
+        self.past = SimpleNamespace(message_comes=lambda _, of: self.calls.append(("past", of.message_id)))
+        self.presence = SimpleNamespace(returns=note("returns", returns=True), answer=note("answer"))
+        self.unconfirmed = SimpleNamespace(of=note("unconfirmed"))
         self.note = note
 
 
 @pytest.fixture
-def duties() -> Called:
+def duties():
     return Called()
 
 
 @pytest.fixture
-def cohort(tmp_path: Path, duties: Called) -> CohortLinkState:
+def cohort(tmp_path, duties):
     return made(tmp_path / "superlink.db", duties)
 
 
-def stub(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, duties: Called, *, returns: Any) -> None:
+def stub(monkeypatch, kind, name, duties, *, returns):
     """Let Flower's method note its call and return a value."""
     monkeypatch.setattr(kind, name, lambda *_, **__: duties.calls.append((name,)) or returns)
 
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_message_is_stored_after_past_rounds_end_and_before_its_receiver_is_answered(
-    cohort: CohortLinkState, duties: Called, monkeypatch: pytest.MonkeyPatch, stored: bool
-) -> None:
+    cohort, duties, monkeypatch, stored
+):
     stub(monkeypatch, FewStatements, "store_message", duties, returns=stored)
     stub(monkeypatch, FewStatements, "expect_objects", duties, returns=["part"])
     metadata = Metadata(RUN, "m", 1, NODE, "", "3", 1.8e9, 60.0, "train")
@@ -81,9 +77,7 @@ def test_a_message_is_stored_after_past_rounds_end_and_before_its_receiver_is_an
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_only_a_reply_that_was_stored_is_announced(
-    cohort: CohortLinkState, duties: Called, monkeypatch: pytest.MonkeyPatch, stored: bool
-) -> None:
+def test_only_a_reply_that_was_stored_is_announced(cohort, duties, monkeypatch, stored):
     stub(monkeypatch, FewStatements, "store_reply", duties, returns=stored)
     reply = WireMessage(metadata=WireMetadata(message_id="0" * 64, run_id=RUN, reply_to_message_id="m"))
     result = cohort.announce_reply(reply, ObjectTree(object_id="0" * 64))
@@ -94,9 +88,7 @@ def test_only_a_reply_that_was_stored_is_announced(
     assert duties.calls == [("store_reply",), *told]
 
 
-def test_only_an_object_that_was_stored_is_announced(
-    cohort: CohortLinkState, duties: Called, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_an_object_that_was_stored_is_announced(cohort, duties, monkeypatch):
     record = ConfigRecord({"round": 1})
     content, name = record.deflate(), record.object_id
     session = cohort.start_session(RUN)
@@ -108,9 +100,7 @@ def test_only_an_object_that_was_stored_is_announced(
     assert cohort.objects.get(name) == content
 
 
-def test_an_object_for_another_run_is_refused_and_one_without_a_session_finds_its_own(
-    cohort: CohortLinkState, duties: Called
-) -> None:
+def test_an_object_for_another_run_is_refused_and_one_without_a_session_finds_its_own(cohort, duties):
     record = ConfigRecord({"round": 1})
     session = cohort.start_session(RUN)
     cohort.expect_objects(ObjectTree(object_id=record.object_id), session)
@@ -119,9 +109,34 @@ def test_an_object_for_another_run_is_refused_and_one_without_a_session_finds_it
     assert duties.calls == [("held", "", record.object_id)]
 
 
-def test_a_node_that_is_online_is_activated_only_if_it_returns(
-    cohort: CohortLinkState, duties: Called
-) -> None:
+def test_the_objects_of_a_request_are_stored_together_or_not_at_all(cohort, duties):
+    records = [ConfigRecord({"round": number}) for number in range(3)]
+    contents = {each.object_id: each.deflate() for each in records}
+    first, second, third = contents
+    session = cohort.start_session(RUN)
+    cohort.expect_objects(ObjectTree(object_id=first), session)
+    assert cohort.store_objects(RUN, session, {first: contents[first]})
+    duties.calls.clear()
+    session = cohort.start_session(RUN)
+    cohort.expect_objects(ObjectTree(object_id=second, children=[ObjectTree(object_id=first)]), session)
+    for run, wrong in (
+        (RUN, contents | {first: b"another content"}),
+        (RUN, contents),  # the third one is not expected
+        (RUN + 1, {second: contents[second]}),
+    ):
+        assert not cohort.store_objects(run, session, wrong)
+        assert cohort.objects.get(second) == b""
+    assert duties.calls == []
+    both = {second: contents[second], first: contents[first]}  # the first is stored already
+    for _ in range(2):
+        assert cohort.store_objects(RUN, session, both)
+    assert duties.calls == [("held", session, second), ("held", session, first)] * 2
+    assert cohort.rows("SELECT * FROM object_push_sessions") == []
+    assert cohort.objects.first([second, first, third], 1000) == list(both.values())
+    assert cohort.objects.first([second, first], 1) == [contents[second]]
+
+
+def test_a_node_that_is_online_is_activated_only_if_it_returns(cohort, duties):
     node = cohort.create_node("aid", "name", b"key", 0.0)
     steps = [("returns", node), ("unconfirmed", node)]
     for _ in range(2):
@@ -133,9 +148,7 @@ def test_a_node_that_is_online_is_activated_only_if_it_returns(
     assert duties.calls == steps[:1]
 
 
-def test_a_state_cleans_up_once_a_second(
-    cohort: CohortLinkState, duties: Called, monkeypatch: pytest.MonkeyPatch, clock: Any
-) -> None:
+def test_a_state_cleans_up_once_a_second(cohort, duties, monkeypatch, clock):
     name = "_cleanup_expired_task_tokens"
     stub(monkeypatch, SqlLinkState, name, duties, returns=None)
     for _ in range(3):
@@ -147,8 +160,8 @@ def test_a_state_cleans_up_once_a_second(
 
 
 def test_a_key_is_looked_up_once_a_minute_and_a_new_or_revoked_key_at_once(
-    cohort: CohortLinkState, duties: Called, clock: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cohort, duties, clock, monkeypatch
+):
     assert cohort.node_of_key(b"key") is None
     node = cohort.create_node("aid", "name", b"key", 30.0)
     for _ in range(2):
@@ -157,7 +170,7 @@ def test_a_key_is_looked_up_once_a_minute_and_a_new_or_revoked_key_at_once(
     assert cohort.node_of_key(b"key") is None
     assert duties.calls == [("answer", node)]  # its held heartbeat
 
-    lookups: list[bytes] = []
+    lookups = []
     monkeypatch.setattr(FewStatements, "node_of_key", lambda _, key: lookups.append(key) or len(lookups))
     cohort._forget_keys()
     assert [cohort.node_of_key(b"key") for _ in range(3)] == [1, 1, 1]
@@ -165,9 +178,7 @@ def test_a_key_is_looked_up_once_a_minute_and_a_new_or_revoked_key_at_once(
     assert cohort.node_of_key(b"key") == 2
 
 
-def test_all_traffic_is_stored_when_a_task_ends(
-    cohort: CohortLinkState, duties: Called, clock: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_traffic_is_stored_when_a_task_ends(cohort, duties, clock, monkeypatch):
     state_of_run = "INSERT INTO run (run_id, primary_task_id) VALUES (?, ?)"
     for run in (1, -4):
         cohort.rows(state_of_run, (run, run))
@@ -198,9 +209,7 @@ def test_all_traffic_is_stored_when_a_task_ends(
         (("claim_task", "activate_task", "stopped"), "Run is finished. Stopped by user."),
     ],
 )
-def test_why_a_run_takes_no_requests_is_told_as_by_flower(
-    cohort: CohortLinkState, begun: tuple[str, ...], reason: str
-) -> None:
+def test_why_a_run_takes_no_requests_is_told_as_by_flower(cohort, begun, reason):
     run = cohort.create_run("app", "1", "hash", {}, NOOP_FEDERATION_ID, None, "aid", TaskType.SERVER_APP)
     (found,) = cohort.get_run_info(run_ids=[run])
     task = found.primary_task_id
@@ -215,11 +224,11 @@ def test_why_a_run_takes_no_requests_is_told_as_by_flower(
     assert cohort.why_not_running(run + 1) == "Run is unknown."
 
 
-def test_a_node_learns_of_a_run_what_it_would_learn_from_flower(cohort: CohortLinkState) -> None:
+def test_a_node_learns_of_a_run_what_it_would_learn_from_flower(cohort):
     node = cohort.create_node(NOOP_FLWR_AID, "name", b"key", 0.0)
     assert cohort.activate(node, 30.0)
     settings = {"a": 1, "b": 0.5, "c": "text", "d": True}
-    run = cohort.create_run("a/b", "1", "hash", settings, NOOP_FEDERATION_ID, None, "x", TaskType.SERVER_APP)  # type: ignore[arg-type]
+    run = cohort.create_run("a/b", "1", "hash", settings, NOOP_FEDERATION_ID, None, "x", TaskType.SERVER_APP)
     (stored,) = cohort.get_run_info(run_ids=[run])
     found, known = run_from_proto(cohort.run_for(node, run)), run_from_proto(run_to_proto(stored))
     for name in (
@@ -234,7 +243,7 @@ def test_a_node_learns_of_a_run_what_it_would_learn_from_flower(cohort: CohortLi
         assert getattr(found, name) == getattr(known, name), name
     assert found.override_config == settings
     assert cohort.run_for(node, run + 1) is None
-    cohort._federations.has_node = lambda *_: False  # type: ignore[method-assign]
+    cohort._federations.has_node = lambda *_: False
     assert cohort.run_for(node, run) is None
 
 
@@ -242,7 +251,7 @@ def test_a_node_learns_of_a_run_what_it_would_learn_from_flower(cohort: CohortLi
 
 
 @pytest.fixture
-def handed_over(monkeypatch: pytest.MonkeyPatch, duties: Called) -> None:
+def handed_over(monkeypatch, duties):
     """Hand the state over, and undo this after the test."""
     for name in ("HEARTBEAT_PATIENCE",):
         core = importlib.import_module(factories._CORE_STATE)
@@ -256,9 +265,9 @@ def handed_over(monkeypatch: pytest.MonkeyPatch, duties: Called) -> None:
 
 
 @pytest.mark.usefixtures("handed_over")
-def test_the_app_uses_this_projects_state_and_store(tmp_path: Path) -> None:
+def test_the_app_uses_this_projects_state_and_store(tmp_path):
     app = main.create_app(
-        SimpleNamespace(  # type: ignore[arg-type]
+        SimpleNamespace(
             simulation=False,
             database=str(tmp_path / "superlink.db"),
             superexec_auth_secret=None,
@@ -269,7 +278,7 @@ def test_the_app_uses_this_projects_state_and_store(tmp_path: Path) -> None:
             fleet_event_log_plugin=None,
             enable_supernode_auth=True,
         ),
-        lambda config, states: SimpleNamespace(state_factory=states),  # type: ignore[arg-type, return-value]
+        lambda config, states: SimpleNamespace(state_factory=states),
     )
     found = app.state.linkstate_factory.state()
     assert factories.is_handed_over(found)
@@ -277,7 +286,7 @@ def test_the_app_uses_this_projects_state_and_store(tmp_path: Path) -> None:
     assert not factories.is_handed_over(SqlLinkState(":memory:", NoOpFederationManager(), found.object_store))
 
 
-def test_a_superlink_without_a_database_does_not_start() -> None:
+def test_a_superlink_without_a_database_does_not_start():
     with pytest.raises(SystemExit, match="needs --database"):
         factories.make(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), Duties())
 
@@ -289,7 +298,7 @@ CALLED_BY_FLOWER = {
 }
 
 
-def test_only_methods_that_flower_calls_replace_one_of_flower() -> None:
+def test_only_methods_that_flower_calls_replace_one_of_flower():
     """An override that Flower does not call would be bound to Flower's name for nothing."""
     flower = [each for each in CohortLinkState.__mro__ if each.__module__.startswith("flwr.")]
     own = {
@@ -303,8 +312,8 @@ def test_only_methods_that_flower_calls_replace_one_of_flower() -> None:
 
 
 def test_a_superlink_whose_flower_lacks_a_name_of_the_state_does_not_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.delattr(main, "get_objectstore_linkstate_factories")
     with pytest.raises(AttributeError, match="get_objectstore_linkstate_factories"):
         factories.hand_over(Duties())

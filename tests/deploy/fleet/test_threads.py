@@ -1,7 +1,6 @@
 """Functions wait for a thread while as many threads are busy as may be, except for threads that wait."""
 
 import threading
-from typing import Any
 
 import pytest
 
@@ -12,16 +11,16 @@ from deploy.processes.groups import wait_until
 class Work:
     """Calls that last until they are told to end."""
 
-    def __init__(self, threads: Threads) -> None:
+    def __init__(self, threads):
         self._threads = threads
         self.begun = self.resumed = 0
         self.over, self.waits = threading.Event(), threading.Event()
         self._lock = threading.Lock()
 
-    def begin(self, count: int, *, wait: bool = False) -> list[Any]:
+    def begin(self, count, *, wait=False):
         return [self._threads.submit(self._work, wait=wait) for _ in range(count)]
 
-    def _work(self, *, wait: bool) -> int:
+    def _work(self, *, wait):
         with self._lock:
             self.begun += 1
         if wait:
@@ -33,7 +32,7 @@ class Work:
         return threading.get_ident()
 
 
-def test_a_flood_of_calls_starts_few_threads_and_all_are_called() -> None:
+def test_a_flood_of_calls_starts_few_threads_and_all_are_called():
     threads = Threads(4)
     work, before = Work(threads), threading.active_count()
     calls = work.begin(500)
@@ -47,7 +46,7 @@ def test_a_flood_of_calls_starts_few_threads_and_all_are_called() -> None:
     assert threading.active_count() == before + 4
 
 
-def test_a_thread_that_waits_leaves_its_place_and_ends_when_there_are_too_many() -> None:
+def test_a_thread_that_waits_leaves_its_place_and_ends_when_there_are_too_many():
     threads = Threads(4)
     waiting, others = Work(threads), Work(threads)
     before = threading.active_count()
@@ -66,10 +65,10 @@ def test_a_thread_that_waits_leaves_its_place_and_ends_when_there_are_too_many()
     assert threads.submit(lambda: 7).result(10) == 7
 
 
-def test_an_error_reaches_whoever_asks_for_the_result() -> None:
+def test_an_error_reaches_whoever_asks_for_the_result():
     threads = Threads(1)
 
-    def fail() -> None:
+    def fail():
         raise OSError("full")
 
     with pytest.raises(OSError, match="full"):

@@ -4,19 +4,18 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from deploy.flower.channel import Channel, serve
 
 
-def shout(method: str, content: bytes) -> bytes | None:
+def shout(method, content):
     return None if method == "refused" else method.encode() + b":" + content.upper()
 
 
 @pytest.fixture
-def channel() -> Iterator[Channel]:
+def channel():
     asking, answering = socket.socketpair()
     thread = threading.Thread(target=serve, args=(answering, shout))
     thread.start()
@@ -27,19 +26,19 @@ def channel() -> Iterator[Channel]:
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\xff", b"x" * 10_000_000], ids=["nothing", "bytes", "10 MB"])
-def test_a_request_is_answered(channel: Channel, content: bytes) -> None:
+def test_a_request_is_answered(channel, content):
     assert channel.ask("Méthode", content) == "Méthode:".encode() + content.upper()
 
 
-def test_no_answer_differs_from_an_empty_one_and_the_next_request_is_answered(channel: Channel) -> None:
+def test_no_answer_differs_from_an_empty_one_and_the_next_request_is_answered(channel):
     assert channel.ask("refused", b"a") is None
     assert channel.ask("", b"") == b":"
 
 
-def test_threads_get_their_own_answers(channel: Channel) -> None:
+def test_threads_get_their_own_answers(channel):
     wrong = []
 
-    def ask_often(name: str) -> None:
+    def ask_often(name):
         for number in range(200):
             content = f"{name}{number}".encode()
             if channel.ask(name, content) != name.encode() + b":" + content.upper():
@@ -53,7 +52,7 @@ def test_threads_get_their_own_answers(channel: Channel) -> None:
     assert not wrong
 
 
-def test_a_channel_whose_other_end_is_closed_has_no_answers() -> None:
+def test_a_channel_whose_other_end_is_closed_has_no_answers():
     asking, answering = socket.socketpair()
     channel = Channel(asking)
     answering.close()
@@ -62,7 +61,7 @@ def test_a_channel_whose_other_end_is_closed_has_no_answers() -> None:
     asking.close()
 
 
-def test_a_request_that_breaks_off_ends_only_its_own_server() -> None:
+def test_a_request_that_breaks_off_ends_only_its_own_server():
     asking, answering = socket.socketpair()
     thread = threading.Thread(target=serve, args=(answering, shout))
     thread.start()
@@ -72,17 +71,17 @@ def test_a_request_that_breaks_off_ends_only_its_own_server() -> None:
     assert not thread.is_alive()
 
 
-def test_what_a_signal_handler_wants_is_done_after_the_answer() -> None:
+def test_what_a_signal_handler_wants_is_done_after_the_answer():
     """A handler that asked during a request would wait for itself."""
     asking, answering = socket.socketpair()
     channel, done = Channel(asking), []
 
-    def handler(*_: object) -> None:
+    def handler(*_):
         channel.when_free(lambda: done.append(channel.ask("handler", b"b")))
         if not done:
             done.append(None)  # the request is under way
 
-    def signal_first(method: str, content: bytes) -> bytes | None:
+    def signal_first(method, content):
         if method == "interrupted":
             os.kill(os.getpid(), signal.SIGUSR1)
         return shout(method, content)

@@ -16,7 +16,7 @@ PAGE = 4096
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
+def database(tmp_path):
     """Return a database of many pages in WAL mode, as the SuperLink leaves it."""
     path = tmp_path / "super link?.db"
     with closing(sqlite3.connect(path)) as connection:
@@ -29,13 +29,13 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def overwrite(path: Path, start: int, length: int) -> None:
+def overwrite(path, start, length):
     with path.open("r+b") as file:
         file.seek(start)
         file.write(b"\xa5" * length)
 
 
-def test_a_database_in_order_is_not_corrupt(database: Path, tmp_path: Path) -> None:
+def test_a_database_in_order_is_not_corrupt(database, tmp_path):
     assert not is_corrupt(database)
     missing = tmp_path / "none.db"
     assert not is_corrupt(missing)
@@ -45,7 +45,7 @@ def test_a_database_in_order_is_not_corrupt(database: Path, tmp_path: Path) -> N
     assert not is_corrupt(tmp_path)  # cannot be opened
 
 
-def test_a_locked_database_is_not_corrupt(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_database_is_not_corrupt(database, monkeypatch):
     monkeypatch.setattr(tested, "PATIENCE", 0.05)
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -73,8 +73,8 @@ for statement in sys.argv[2:]:
 """
 
 
-def test_a_program_ends_once_its_database_has_often_been_found_corrupt(database: Path) -> None:
-    def read(*statements: str) -> subprocess.CompletedProcess[str]:
+def test_a_program_ends_once_its_database_has_often_been_found_corrupt(database):
+    def read(*statements):
         command = [sys.executable, "-c", READ, str(database), *statements]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -90,7 +90,7 @@ def test_a_program_ends_once_its_database_has_often_been_found_corrupt(database:
 
 
 @pytest.mark.parametrize("damage", ["first page", "inner page", "all but the start", "truncated", "text"])
-def test_a_damaged_database_is_moved_aside_with_its_files(database: Path, damage: str) -> None:
+def test_a_damaged_database_is_moved_aside_with_its_files(database, damage):
     size = database.stat().st_size
     if damage == "first page":
         overwrite(database, 0, 100)
@@ -107,7 +107,7 @@ def test_a_damaged_database_is_moved_aside_with_its_files(database: Path, damage
     database.with_name(f"{database.name}-wal").write_bytes(b"")
     registered = database.parent / "registered"
     registered.mkdir()
-    said: list[str] = []
+    said = []
     move_aside_if_corrupt(database, said.append, registered)
     assert len(said) == 1
     assert "was corrupt and is now" in said[0]
@@ -121,23 +121,19 @@ def test_a_damaged_database_is_moved_aside_with_its_files(database: Path, damage
     assert len(said) == 1
 
 
-def test_a_database_that_cannot_be_moved_is_left_with_a_message(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
+def test_a_database_that_cannot_be_moved_is_left_with_a_message(database, monkeypatch):
+    def fail(*_):
         raise OSError(30, "Read-only file system")
 
     overwrite(database, 0, 100)
     monkeypatch.setattr(Path, "rename", fail)
-    said: list[str] = []
+    said = []
     move_aside_if_corrupt(database, said.append)
     assert "cannot be moved aside: [Errno 30] Read-only file system" in said[0]
     assert database.exists()
 
 
-def test_the_containers_superlink_registers_its_clients_again(
-    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_containers_superlink_registers_its_clients_again(database, tmp_path, monkeypatch, capsys):
     registered = tmp_path / "registered"
     registered.mkdir()
     (registered / "client-00").touch()

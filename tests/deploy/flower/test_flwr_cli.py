@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from deploy.flower.flwr_cli import Flwr, flower_environment
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 
 
-def test_commands_are_forked_and_are_programs_again_if_the_fork_server_dies(tmp_path: Path) -> None:
+def test_commands_are_forked_and_are_programs_again_if_the_fork_server_dies(tmp_path):
     program = tmp_path / "flwr"
     program.write_text("""#!/bin/sh\necho 'A sentence first. {"success": true, "asked": "'"$*"'"}'\n""")
     program.chmod(0o755)
@@ -31,7 +30,7 @@ def test_commands_are_forked_and_are_programs_again_if_the_fork_server_dies(tmp_
         flwr.close()
 
 
-def test_nothing_forces_colours_into_flwrs_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_forces_colours_into_flwrs_json(tmp_path, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in a notebook
     flwr = Flwr(flower_environment(tmp_path / "flwr", tmp_path))
     try:

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
@@ -30,12 +29,12 @@ MARK = "COHORT_TEST"
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+def environment(tmp_path):
     yield {**os.environ, MARK: str(tmp_path)}
     kill_marked(tmp_path)
 
 
-def kill_marked(folder: Path) -> None:
+def kill_marked(folder):
     for pid in processes_with(MARK, str(folder)):
         os.kill(pid, signal.SIGKILL)
 
@@ -48,11 +47,11 @@ class Server:
     folder: Path
     """Where it listens."""
 
-    def tail(self) -> str:
+    def tail(self):
         return self.process.tail()
 
 
-def start_server(folder: Path, names: Sequence[str] = ALL) -> Server:
+def start_server(folder, names=ALL):
     listens = folder / "a folder whose name is too long for that of a socket".ljust(120, "_")
     listens.mkdir()
     command = fork_server_command(LAUNCHER, listens, names)
@@ -62,14 +61,14 @@ def start_server(folder: Path, names: Sequence[str] = ALL) -> Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     yield start_server(folder)
     kill_marked(folder)
 
 
 @pytest.fixture
-def connection(server: Server) -> Iterator[ForkServer]:
+def connection(server):
     connection = ForkServer.connect(server.folder)
     yield connection
     connection.close()
@@ -77,8 +76,8 @@ def connection(server: Server) -> Iterator[ForkServer]:
 
 @pytest.mark.parametrize("name", ["flower-supernode", "flower-superlink", "flwr-clientapp", "flwr-serverapp"])
 def test_a_forked_command_has_its_own_arguments_output_environment_and_code(
-    server: Server, connection: ForkServer, tmp_path: Path, name: str
-) -> None:
+    server, connection, tmp_path, name
+):
     output = tmp_path / "output"
     (tmp_path / "secret").write_text("00")
     env = {**os.environ, **guarded(tmp_path / "secret"), "COLUMNS": "200", "FLWR_HOME": str(tmp_path)}
@@ -91,7 +90,7 @@ def test_a_forked_command_has_its_own_arguments_output_environment_and_code(
     assert server.process.returncode is None
 
 
-def test_a_forked_process_leads_a_group_that_can_be_ended(connection: ForkServer, tmp_path: Path) -> None:
+def test_a_forked_process_leads_a_group_that_can_be_ended(connection, tmp_path):
     # It waits for a SuperLink that does not exist.
     command = ["flower-supernode", "--insecure", "--superlink", "127.0.0.1:9", "--port", "9"]
     environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -102,9 +101,7 @@ def test_a_forked_process_leads_a_group_that_can_be_ended(connection: ForkServer
     assert wait_until(lambda: process.returncode == -signal.SIGKILL, 10)
 
 
-def test_a_request_that_breaks_off_does_not_end_the_server(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_breaks_off_does_not_end_the_server(server, tmp_path, monkeypatch):
     monkeypatch.chdir(server.folder)
     for torn in (b"", b'{"command": ["flower', b"\xff\n"):
         with socket.socket(socket.AF_UNIX) as connection:
@@ -122,23 +119,23 @@ def test_a_request_that_breaks_off_does_not_end_the_server(
 class output_of:  # noqa: N801
     """Run a forked command to its end, and return its output."""
 
-    def __init__(self, server: Server, tmp_path: Path, *command: str) -> None:
+    def __init__(self, server, tmp_path, *command):
         self._connection = ForkServer.connect(server.folder)
         self._output = tmp_path / "output"
         self._process = self._connection.start(command, self._output, dict(os.environ))
 
-    def __enter__(self) -> str:
+    def __enter__(self):
         assert wait_until(lambda: self._process.returncode is not None, 30)
         return self._output.read_text()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._connection.close()
 
 
 def test_the_answer_to_an_interrupted_request_is_not_taken_for_the_next_one(
-    connection: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(self: ForkServer) -> dict[str, int]:
+    connection, tmp_path, monkeypatch
+):
+    def interrupted(self):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -152,9 +149,7 @@ def test_the_answer_to_an_interrupted_request_is_not_taken_for_the_next_one(
     assert process.returncode == 2
 
 
-def test_a_dead_server_is_reported_and_the_processes_that_it_forked_go_on(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_a_dead_server_is_reported_and_the_processes_that_it_forked_go_on(tmp_path, environment):
     server = start_server(tmp_path, ["flower-supernode", "flower-superexec"])
     connection = ForkServer.connect(server.folder)
     command = ["flower-supernode", "--insecure", "--superlink", "127.0.0.1:9", "--port", "9"]
@@ -170,8 +165,8 @@ def test_a_dead_server_is_reported_and_the_processes_that_it_forked_go_on(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts page faults in /proc")
-def test_the_end_of_a_child_does_not_copy_the_shared_memory(server: Server, tmp_path: Path) -> None:
-    def copied() -> int:
+def test_the_end_of_a_child_does_not_copy_the_shared_memory(server, tmp_path):
+    def copied():
         faults_of_children = (
             Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()[8]
         )
@@ -227,7 +222,7 @@ if "--stay" in os.environ.get("ARGUMENTS", ""):
 """
 
 
-def run_own_server(environment: dict[str, str], *names: str) -> str:
+def run_own_server(environment, *names):
     """Fork a server, let it run these programs one after another, and return their output."""
     script = OWN_SERVER.replace("{library}", "safetensors")
     root = Path(fork_server.__file__).parents[2]
@@ -242,21 +237,21 @@ def run_own_server(environment: dict[str, str], *names: str) -> str:
     return done.stdout
 
 
-def test_forked_children_do_not_draw_the_same_numbers(environment: dict[str, str]) -> None:
+def test_forked_children_do_not_draw_the_same_numbers(environment):
     one, two = map(float, run_own_server(environment, "draw", "draw").split())
     assert one != two
 
 
 def test_the_server_learns_a_library_of_an_app_and_children_import_nothing_of_this_project(
-    environment: dict[str, str],
-) -> None:
+    environment,
+):
     printed = run_own_server(environment, "preloaded", "modules", "preloaded")
     assert printed.splitlines() == ["False", "[]", "True"]
 
 
 def test_a_child_inherits_its_end_of_a_channel_which_closes_when_the_child_ends(
-    environment: dict[str, str],
-) -> None:
+    environment,
+):
     assert run_own_server(environment, "channel") == "b'hello' b''\n"
 
 
@@ -306,7 +301,7 @@ for name in programs:
 """
 
 
-def test_a_child_ends_as_any_python_process_does(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_child_ends_as_any_python_process_does(tmp_path, environment):
     (tmp_path / "app_of_the_test.py").write_text(APP)
     path = os.pathsep.join([str(Path(fork_server.__file__).parents[2]), str(tmp_path)])
     done = subprocess.run(
@@ -335,14 +330,12 @@ def test_a_child_ends_as_any_python_process_does(tmp_path: Path, environment: di
 
 
 @pytest.mark.parametrize(("told", "code"), [([3], 3), ([], -signal.SIGKILL)], ids=["told late", "no server"])
-def test_a_process_does_not_count_as_killed_while_the_server_is_about_to_report_its_exit(
-    told: list[int], code: int
-) -> None:
+def test_a_process_does_not_count_as_killed_while_the_server_is_about_to_report_its_exit(told, code):
     gone = subprocess.Popen(["true"])
     gone.wait()
     ours, its = socket.socketpair()
 
-    def tell() -> None:
+    def tell():
         for each in told:
             its.sendall(b'{"pid": 1, "code": 0}\n' + f'{{"pid": {gone.pid}, "code": {each}}}\n'.encode())
         its.close()
@@ -357,9 +350,7 @@ def test_a_process_does_not_count_as_killed_while_the_server_is_about_to_report_
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-def test_a_forked_server_ends_with_the_process_that_it_was_forked_from(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_a_forked_server_ends_with_the_process_that_it_was_forked_from(tmp_path, environment):
     script = OWN_SERVER.replace("{library}", "safetensors")
     root = Path(fork_server.__file__).parents[2]
     environment |= {"PYTHONPATH": str(root), "ARGUMENTS": "--stay"}
@@ -371,14 +362,12 @@ def test_a_forked_server_ends_with_the_process_that_it_was_forked_from(
     assert wait_until(lambda: not processes_with(MARK, str(tmp_path)), 5)
 
 
-def test_all_preloaded_modules_can_be_imported() -> None:
+def test_all_preloaded_modules_can_be_imported():
     for name in fork_server.PRELOADED:
         import_module(name)
 
 
-def test_bad_requests_end_neither_the_server_nor_its_children(
-    server: Server, connection: ForkServer, tmp_path: Path
-) -> None:
+def test_bad_requests_end_neither_the_server_nor_its_children(server, connection, tmp_path):
     for request in (b"garbage\n", b"3\n", b"{}\n", b"[" * 200_000 + b"\n", b"x" * (2 << 20)):
         with socket.socket(socket.AF_UNIX) as attacker:
             attacker.connect(f"/proc/{server.process.pid}/cwd/{SOCKET}")
@@ -392,7 +381,7 @@ def test_bad_requests_end_neither_the_server_nor_its_children(
     assert process.returncode == 0
 
 
-def test_only_its_own_user_can_connect(tmp_path: Path) -> None:
+def test_only_its_own_user_can_connect(tmp_path):
     before = os.umask(0)
     try:
         server = start_server(tmp_path, ["flower-supernode"])

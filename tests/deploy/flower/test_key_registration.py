@@ -1,7 +1,5 @@
 """A key is registered once, and tried again if the SuperLink could not be reached."""
 
-from pathlib import Path
-
 import click
 import pytest
 
@@ -10,11 +8,11 @@ from deploy.flower.key_registration import KNOWN, register
 NAMES = ["client-00", "client-01", "client-02"]
 
 
-def test_a_key_is_registered_once_so_that_a_revoked_one_stays_out(tmp_path: Path) -> None:
-    calls: list[list[str]] = []
+def test_a_key_is_registered_once_so_that_a_revoked_one_stays_out(tmp_path):
+    calls = []
     keys = [tmp_path / f"{name}.pub" for name in NAMES]
 
-    def flwr(arguments: list[str]) -> None:
+    def flwr(arguments):
         calls.append(arguments)
         if str(keys[1]) in arguments:
             raise click.ClickException(f"{KNOWN}.")
@@ -30,8 +28,8 @@ def test_a_key_is_registered_once_so_that_a_revoked_one_stays_out(tmp_path: Path
     assert register("cluster", keys, tmp_path / "done", flwr) == ["client-02"]
 
 
-def test_a_key_that_could_not_be_registered_is_tried_again(tmp_path: Path) -> None:
-    def flwr(arguments: list[str]) -> None:
+def test_a_key_that_could_not_be_registered_is_tried_again(tmp_path):
+    def flwr(arguments):
         raise click.ClickException("Connection to the SuperLink is unavailable.")
 
     key = tmp_path / "client-00.pub"

@@ -25,9 +25,7 @@ ROOT = Path(launch.__file__).parents[2]
 # --- where Flower is another one ------------------------------------------------------------------------
 
 
-def test_programs_of_another_flower_stay_unpatched_and_a_warning_gives_the_reason(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_programs_of_another_flower_stay_unpatched_and_a_warning_gives_the_reason(monkeypatch, caplog):
     assert launch.unsupported() is None
     monkeypatch.setattr(launch, "refusal", lambda: "Flower is 1.38.0")
     monkeypatch.setattr(getLogger("flwr"), "propagate", True)
@@ -38,9 +36,9 @@ def test_programs_of_another_flower_stay_unpatched_and_a_warning_gives_the_reaso
 
 
 def test_a_guard_that_flower_lacks_a_name_for_keeps_the_program_from_starting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def guard() -> None:
+    monkeypatch,
+):
+    def guard():
         replace("flwr.superlink.main", no_such_name=1)
 
     program = launch.PROGRAMS["flower-superlink"]._replace(guards=(guard,))
@@ -69,7 +67,7 @@ def test_a_guard_that_flower_lacks_a_name_for_keeps_the_program_from_starting(
     ],
     ids=["unchanged", "another state", "another app", "no authentication"],
 )
-def test_a_superlink_serves_behind_its_front_door_only(tmp_path: Path, change: str, reason: str) -> None:
+def test_a_superlink_serves_behind_its_front_door_only(tmp_path, change, reason):
     keys = certificates.write_certificates(tmp_path).ca.parent
     control, fleet = free_ports(2)
     command = commands.superlink(
@@ -106,7 +104,7 @@ def test_a_superlink_serves_behind_its_front_door_only(tmp_path: Path, change: s
 @pytest.mark.parametrize(
     "name", ["flower-superlink", "flower-superexec", "flwr-serverapp", "flower-supernode"]
 )
-def test_no_program_with_guards_runs_with_another_flower(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_no_program_with_guards_runs_with_another_flower(monkeypatch, name):
     monkeypatch.setattr(versions, "version", lambda _: "1.43.0")
     monkeypatch.setattr(launch.sys, "argv", [name])
     with pytest.raises(SystemExit, match=rf"{name} does not start, .*: Flower is 1\.43\.0"):
@@ -114,9 +112,9 @@ def test_no_program_with_guards_runs_with_another_flower(monkeypatch: pytest.Mon
 
 
 def test_programs_of_a_server_are_started_by_the_launcher_without_a_fork_server_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    started: list[list[str]] = []
+    monkeypatch,
+):
+    started = []
     monkeypatch.setattr(app_starts.subprocess, "Popen", lambda command, **_: started.append(command))
     for command in (["flwr-serverapp", "--insecure"], ["flower-superexec"], ["flwr-clientapp"]):
         app_starts.start_program(command)
@@ -128,7 +126,7 @@ def test_programs_of_a_server_are_started_by_the_launcher_without_a_fork_server_
     ]
 
 
-def test_the_token_of_a_task_is_not_among_the_arguments_that_everybody_can_read() -> None:
+def test_the_token_of_a_task_is_not_among_the_arguments_that_everybody_can_read():
     code = (
         "import argparse, sys; from flwr.common import args; parser = argparse.ArgumentParser(); "
         "args.add_args_flwr_app_common(parser); "
@@ -137,14 +135,14 @@ def test_the_token_of_a_task_is_not_among_the_arguments_that_everybody_can_read(
     command = [sys.executable, "-c", code, "--token", "secret", "--insecure"]
     process = app_starts.start_program(command, stdout=subprocess.PIPE, text=True)
     output, _ = process.communicate(timeout=60)
-    assert "secret" not in " ".join(map(str, process.args))  # type: ignore[arg-type]
+    assert "secret" not in " ".join(map(str, process.args))
     arguments, token = output.rsplit(maxsplit=1)
     assert "secret" not in arguments
     assert "--insecure" in arguments
     assert token == "secret"
 
 
-def test_flower_is_pinned_to_the_newest_version_that_was_tried() -> None:
+def test_flower_is_pinned_to_the_newest_version_that_was_tried():
     newest = versions.TRIED[-1]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["simulation"]]
@@ -154,6 +152,6 @@ def test_flower_is_pinned_to_the_newest_version_that_was_tried() -> None:
         assert f"flwr=={newest}" in lock.read_text().split(), lock
 
 
-def test_the_launcher_names_the_programs_that_it_launches() -> None:
+def test_the_launcher_names_the_programs_that_it_launches():
     with pytest.raises(SystemExit, match=r"usage: python -m deploy.flower.launch .*flower-supernode"):
         launch.main(["flwr", "run"])

@@ -22,6 +22,7 @@ from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import Node, Server, ServerError
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import free_ports
+from deploy.processes.systemd_units import verify
 from deploy.tls import certificates
 
 from ...support.devices import Running, public_key_of
@@ -31,7 +32,7 @@ from ..tls.test_certificates import verifier_for
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Server:
+def server(tmp_path):
     server = Server(
         tmp_path / "server", ("fl.example.org", "10.0.0.1"), control_port=1
     )  # nothing listens on port 1
@@ -39,11 +40,11 @@ def server(tmp_path: Path) -> Server:
     return server
 
 
-def certificate(server: Server) -> x509.Certificate:
+def certificate(server):
     return x509.load_pem_x509_certificate((server.folder / "pki" / "server.pem").read_bytes())
 
 
-def test_settings_and_secrets_are_saved(server: Server) -> None:
+def test_settings_and_secrets_are_saved(server):
     assert Server.load(server.folder) == server
     assert stat.S_IMODE(server.folder.stat().st_mode) == 0o700
     for name in ("ca.key", "server.key", "executor.secret", "control.secret"):
@@ -52,7 +53,7 @@ def test_settings_and_secrets_are_saved(server: Server) -> None:
         verifier_for(server.authority, name).verify(certificate(server), [])
 
 
-def test_secrets_that_a_power_failure_left_empty_are_made_again(server: Server) -> None:
+def test_secrets_that_a_power_failure_left_empty_are_made_again(server):
     secrets = [server.folder / "pki" / name for name in ("executor.secret", "control.secret")]
     before = [secret.read_bytes() for secret in secrets]
     server.save()
@@ -65,14 +66,14 @@ def test_secrets_that_a_power_failure_left_empty_are_made_again(server: Server) 
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
-def test_a_first_start_that_was_interrupted_is_named_by_the_next_one(server: Server) -> None:
+def test_a_first_start_that_was_interrupted_is_named_by_the_next_one(server):
     (server.folder / "pki" / "server.pem").unlink()
     with pytest.raises(ServerError, match="the first start was interrupted, or files were lost"):
         server.save()
     assert (server.folder / "pki" / "ca.key").exists()
 
 
-def test_a_second_start_at_the_same_moment_is_refused_and_changes_nothing(server: Server) -> None:
+def test_a_second_start_at_the_same_moment_is_refused_and_changes_nothing(server):
     before = (server.folder / "server.json").read_bytes()
     arguments = ["server", "up", "--dir", str(server.folder), "--host", "other.example.org"]
     with server.claimed():
@@ -86,7 +87,7 @@ def test_a_second_start_at_the_same_moment_is_refused_and_changes_nothing(server
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("part", ["", "pki"])
-def test_a_server_in_a_folder_of_another_user_is_refused_in_one_line(server: Server, part: str) -> None:
+def test_a_server_in_a_folder_of_another_user_is_refused_in_one_line(server, part):
     """This user could rename `pki/` and put other keys in its place."""
     folder = server.folder / part
     os.chown(folder, 54321, 54321)
@@ -101,9 +102,7 @@ def test_a_server_in_a_folder_of_another_user_is_refused_in_one_line(server: Ser
     assert (server.folder / "server.json").read_bytes() == before
 
 
-def test_a_new_name_or_a_near_expiry_renews_the_certificate_under_the_same_authority(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_name_or_a_near_expiry_renews_the_certificate_under_the_same_authority(server, monkeypatch):
     authority, first = server.authority.read_bytes(), certificate(server)
     assert server.save() is None
     assert certificate(server) == first
@@ -119,16 +118,14 @@ def test_a_new_name_or_a_near_expiry_renews_the_certificate_under_the_same_autho
     verifier_for(server.authority, "fl.example.org", later).verify(certificate(moved), [])
 
 
-def test_the_address_for_devices(tmp_path: Path) -> None:
+def test_the_address_for_devices(tmp_path):
     assert Server(tmp_path, ("fl.example.org", "other"), port=1234).address == "fl.example.org:1234"
     assert Server(tmp_path, ("fd00::1",)).address == "[fd00::1]:9092"
     with pytest.raises(ServerError, match="host = 'a b', port = 9092: must be a name or an address"):
         Server(tmp_path, ("a b",)).save()
 
 
-def test_without_a_superlink_no_client_is_registered_and_no_key_is_left(
-    server: Server, tmp_path: Path
-) -> None:
+def test_without_a_superlink_no_client_is_registered_and_no_key_is_left(server, tmp_path):
     key = public_key_of(certificates.write_client_key(tmp_path, "key"))
     with pytest.raises(ServerError, match=r"nothing answers on port 1 of this machine; is `cohort server up"):
         server.register("pi-1", key)
@@ -136,9 +133,7 @@ def test_without_a_superlink_no_client_is_registered_and_no_key_is_left(
     assert list((server.folder / "clients").iterdir()) == []
 
 
-def test_a_server_whose_certificate_has_expired_is_named_at_once(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_whose_certificate_has_expired_is_named_at_once(server, tmp_path, monkeypatch):
     files = written(tmp_path / "expired", timedelta(days=-9), timedelta(days=-1), "server")
     monkeypatch.setattr(Server, "authority", files.ca)
     with tls_server(files) as expired:
@@ -147,17 +142,13 @@ def test_a_server_whose_certificate_has_expired_is_named_at_once(
             server.check_is_up()
 
 
-def test_an_invitation_that_cannot_be_written_does_not_use_up_the_name(
-    server: Server, tmp_path: Path
-) -> None:
+def test_an_invitation_that_cannot_be_written_does_not_use_up_the_name(server, tmp_path):
     with pytest.raises(FileNotFoundError):
         server.invite("pi-1", tmp_path / "no such folder" / "pi-1.invitation", 7, "")
     server.invite("pi-1", tmp_path / "pi-1.invitation", 7, "")
 
 
-def test_an_invitation_holds_a_token_of_which_the_server_keeps_a_hash(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_invitation_holds_a_token_of_which_the_server_keeps_a_hash(server, tmp_path, monkeypatch):
     monkeypatch.setattr(Server, "flwr", lambda *_: {"success": True, "nodes": []})
     server.invite("pi-1", tmp_path / "x", 7, 64 * "b")
     invitation = Invitation.read(tmp_path / "x")
@@ -181,12 +172,10 @@ def test_an_invitation_holds_a_token_of_which_the_server_keeps_a_hash(
     assert not server.registry.knows(Invitation.read(tmp_path / "y").token)
 
 
-def test_clients_are_registered_and_revoked_and_nodes_of_others_are_listed(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, ...]] = []
+def test_clients_are_registered_and_revoked_and_nodes_of_others_are_listed(server, tmp_path, monkeypatch):
+    asked = []
 
-    def flwr(self: Server, *arguments: str) -> dict[str, object]:
+    def flwr(self, *arguments):
         asked.append(arguments)
         nodes = [{"node-id": id, "status": status} for id, status in listed.items()]
         return {"success": True, "node-id": 7, "nodes": nodes}
@@ -227,12 +216,10 @@ def test_clients_are_registered_and_revoked_and_nodes_of_others_are_listed(
 
 
 @pytest.mark.parametrize("status", ["unregistered", None])
-def test_a_revocation_that_was_interrupted_is_completed_by_the_next_call(
-    server: Server, monkeypatch: pytest.MonkeyPatch, status: str | None
-) -> None:
+def test_a_revocation_that_was_interrupted_is_completed_by_the_next_call(server, monkeypatch, status):
     """The disk was full after the SuperLink had refused the key. Then it refuses to do so again."""
 
-    def flwr(self: Server, *arguments: str) -> dict[str, object]:
+    def flwr(self, *arguments):
         if arguments[1] != "list":
             raise ServerError("[code: 24] Node ID not found for account.")
         return {"success": True, "nodes": [{"node-id": "7", "status": status}] if status else []}
@@ -246,11 +233,11 @@ def test_a_revocation_that_was_interrupted_is_completed_by_the_next_call(
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "7", '{"name": 1, "node-id"', "\udcff", "[" * 100_000])
 def test_a_damaged_file_of_a_client_or_an_invitation_leaves_the_others(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
-) -> None:
-    asked: list[tuple[str, ...]] = []
+    server, tmp_path, monkeypatch, content
+):
+    asked = []
 
-    def flwr(self: Server, *arguments: str) -> dict[str, object]:
+    def flwr(self, *arguments):
         asked.append(arguments)
         nodes = [{"node-id": id, "status": "online"} for id in ("7", "8")]
         return {"success": True, "nodes": nodes}
@@ -274,7 +261,7 @@ def test_a_damaged_file_of_a_client_or_an_invitation_leaves_the_others(
     assert server.registry.invited() == {}
 
 
-def test_a_serverapp_gets_no_path_to_a_secret(server: Server) -> None:
+def test_a_serverapp_gets_no_path_to_a_secret(server):
     """Its environment is that of the executor. As the same user it could still search for them."""
     environment = Programs(server, print)._superexec.environment()
     assert environment is not None
@@ -285,7 +272,7 @@ def test_a_serverapp_gets_no_path_to_a_secret(server: Server) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-def test_a_serverapp_whose_executor_had_died_ends_with_the_server(server: Server) -> None:
+def test_a_serverapp_whose_executor_had_died_ends_with_the_server(server):
     programs = Programs(server, print)
     environment = {**os.environ, **programs._marked.mark}
     with subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True) as left:
@@ -297,7 +284,7 @@ def test_a_serverapp_whose_executor_had_died_ends_with_the_server(server: Server
             left.kill()
 
 
-def test_a_database_of_a_newer_flower_is_refused_in_one_line(server: Server) -> None:
+def test_a_database_of_a_newer_flower_is_refused_in_one_line(server):
     database = server.folder / "superlink.db"
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
@@ -312,9 +299,7 @@ def test_a_database_of_a_newer_flower_is_refused_in_one_line(server: Server) -> 
     assert "\n" not in str(refused.value)
 
 
-def test_files_of_apps_land_in_the_servers_folder(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_apps_land_in_the_servers_folder(server, tmp_path, monkeypatch):
     """They landed where `cohort server up` was started."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COHORT_DATA", "data")
@@ -327,8 +312,8 @@ def test_files_of_apps_land_in_the_servers_folder(
 
 
 def test_the_authoritys_key_may_be_kept_elsewhere_until_the_certificate_is_renewed(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    server, tmp_path, monkeypatch
+):
     key = server.folder / "pki" / "ca.key"
     key.replace(tmp_path / "ca.key")
     assert server.save() is None
@@ -347,7 +332,7 @@ def test_the_authoritys_key_may_be_kept_elsewhere_until_the_certificate_is_renew
         (["register", "pi-1", "ssh-nonsense", "AAAA"], "there is no server here"),
     ],
 )
-def test_a_folder_without_a_server(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_a_folder_without_a_server(tmp_path, arguments, message):
     result = CliRunner().invoke(cli, ["server", *arguments, "--dir", str(tmp_path / "none")])
     assert result.exit_code == 2
     assert message in result.output
@@ -362,17 +347,13 @@ def test_a_folder_without_a_server(tmp_path: Path, arguments: list[str], message
         (["list"], "nothing answers on port 1"),
     ],
 )
-def test_a_wrong_request_is_refused_with_the_reason(
-    server: Server, arguments: list[str], message: str
-) -> None:
+def test_a_wrong_request_is_refused_with_the_reason(server, arguments, message):
     result = CliRunner().invoke(cli, ["server", *arguments, "--dir", str(server.folder)])
     assert result.exit_code == 2
     assert message in result.output
 
 
-def test_a_name_cannot_command_the_terminal_that_lists_it(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_cannot_command_the_terminal_that_lists_it(server, monkeypatch):
     nodes = [
         Node("pi\x1b[2J", "online\x1b]52;c;cm0gLXJmIH4=\x07"),
         Node("pi-2", "offline\u202e", "7", "2026-01-01\x1b[2J"),
@@ -383,7 +364,7 @@ def test_a_name_cannot_command_the_terminal_that_lists_it(
     assert first == [r"pi\x1b[2J", r"online\x1b]52;c;cm0gLXJmIH4=\x07", "never"]
     assert second == ["pi-2", r"offline\u202e", r"2026-01-01\x1b[2J"]
 
-    def refused(self: Server) -> list[Node]:
+    def refused(self):
         raise ServerError("the SuperLink says \x1b[2J")
 
     monkeypatch.setattr(Server, "nodes", refused)
@@ -392,7 +373,7 @@ def test_a_name_cannot_command_the_terminal_that_lists_it(
 
 
 @pytest.mark.parametrize("content", [json.dumps({"hosts": ["h"], "unknown": 1}), "[]", "[" * 100_000])
-def test_a_damaged_settings_file_is_refused_by_name(server: Server, content: str) -> None:
+def test_a_damaged_settings_file_is_refused_by_name(server, content):
     (server.folder / "server.json").write_text(content)
     with pytest.raises(ServerError, match=r"server\.json: cannot be read"):
         Server.load(server.folder)
@@ -401,7 +382,7 @@ def test_a_damaged_settings_file_is_refused_by_name(server: Server, content: str
 @pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.skipif(sys.platform != "linux", reason="a watchdog for Linux")
-def test_a_killed_server_leaves_no_processes_and_can_be_started_again_at_once(tmp_path: Path) -> None:
+def test_a_killed_server_leaves_no_processes_and_can_be_started_again_at_once(tmp_path):
     folder = tmp_path / "server"
     port, control = map(str, free_ports(2))
     first = ("--host", "localhost", "--listen", "127.0.0.1", "--port", port, "--control-port", control)
@@ -420,3 +401,31 @@ def test_a_killed_server_leaves_no_processes_and_can_be_started_again_at_once(tm
     finally:
         running.end()
     wait_for(lambda: not processes_with(MARK, str(folder)), 30, lambda: "processes are left")
+
+
+def test_a_server_as_a_service_of_its_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    up = [
+        "server",
+        "up",
+        "--host",
+        "fl.example.org",
+        "--dir",
+        str(tmp_path / "a server"),
+        "--page",
+        "--systemd",
+    ]
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    refused = CliRunner().invoke(cli, up)
+    assert refused.exit_code == 2
+    assert "--systemd as root: run it as the user who operates the server" in refused.output
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    done = CliRunner().invoke(cli, up)
+    assert done.exit_code == 0, done.output
+    path = tmp_path / "systemd" / "user" / "cohort-server.service"
+    assert f"{path}: written\n" in done.output
+    assert "systemctl --user enable --now cohort-server" in done.output
+    (start,) = [line for line in path.read_text().splitlines() if line.startswith("ExecStart=")]
+    assert start.endswith(f'/cohort server up --dir "{tmp_path}/a server" --page --page-port 9094')
+    assert (tmp_path / "a server" / "pki" / "ca.crt").exists()  # `invite` works before the start
+    assert verify(path, system=False) == ""

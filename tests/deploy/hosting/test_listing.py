@@ -1,8 +1,6 @@
 """`cohort server list`, `runs` and `stop`: what devices and runs have done."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -15,16 +13,14 @@ from server.history import TOLD_TO_END, VERSION, RunHistory
 KEY = "ecdsa-sha2-nistp256 AAAA"
 
 
-def line(
-    number: int, weights: dict[str, float | None], late: tuple[str, ...] = (), **more: Any
-) -> dict[str, Any]:
+def line(number, weights, late=(), **more):
     responded = [client not in late for client in weights]
     columns = {"client_ids": list(weights), "weights": list(weights.values()), "responded": responded}
     clients = range(len(weights))
     return {"type": "round", "round": number, "clients": [*clients], **columns, **more}
 
 
-def write_run(folder: Path, *lines: dict[str, Any]) -> RunHistory:
+def write_run(folder, *lines):
     folder.mkdir(parents=True)
     settings = {"selector": "md", "selector_settings": "", "num_rounds": 9, "started": folder.name}
     with (folder / "history.jsonl").open("w") as file:
@@ -37,7 +33,7 @@ def write_run(folder: Path, *lines: dict[str, Any]) -> RunHistory:
     return history
 
 
-def test_shares_are_those_of_the_updates_that_were_used(tmp_path: Path) -> None:
+def test_shares_are_those_of_the_updates_that_were_used(tmp_path):
     history = write_run(
         tmp_path / "run",
         {"type": "round", "round": 0, "test_loss": 1.0},
@@ -59,7 +55,7 @@ def test_shares_are_those_of_the_updates_that_were_used(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+def server(tmp_path, monkeypatch):
     """A server with two devices, one of them offline, and a foreign node."""
     server = Server(tmp_path / "server", ("localhost",), control_port=1)
     server.save()
@@ -74,11 +70,11 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     return server
 
 
-def run(server: Server, *arguments: str) -> Any:
+def run(server, *arguments):
     return CliRunner().invoke(cli, ["server", *arguments, "--dir", str(server.folder)])
 
 
-def test_the_list_has_what_each_device_did_in_the_newest_run(server: Server) -> None:
+def test_the_list_has_what_each_device_did_in_the_newest_run(server):
     assert run(server, "list").output.splitlines() == [
         "client  state       last seen",
         "pi-1    online      now",
@@ -127,7 +123,7 @@ def test_the_list_has_what_each_device_did_in_the_newest_run(server: Server) -> 
     assert third["last_seen"] is None
 
 
-def test_runs_are_listed_with_their_states(server: Server) -> None:
+def test_runs_are_listed_with_their_states(server):
     assert run(server, "runs").output == "there is no run yet\n"
     assert json.loads(run(server, "runs", "--json").output) == []
     write_run(
@@ -149,8 +145,8 @@ def test_runs_are_listed_with_their_states(server: Server) -> None:
     assert found[0]["folder"] == str(server.folder / "runs" / "1")
 
 
-def test_a_run_is_stopped_by_name_folder_or_id(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
+def test_a_run_is_stopped_by_name_folder_or_id(server, monkeypatch):
+    asked = []
     monkeypatch.setattr(Server, "flwr", lambda self, *arguments: asked.append(arguments))
     folder = server.folder / "runs" / "2026-01-01"
     write_run(folder)
@@ -163,7 +159,7 @@ def test_a_run_is_stopped_by_name_folder_or_id(server: Server, monkeypatch: pyte
     refused = run(server, "stop", "nonsense")
     assert "run = nonsense: must be the name or folder of a run, last, or Flower's id" in refused.output
 
-    def fail(self: Server, *arguments: str) -> None:
+    def fail(self, *arguments):
         raise ServerError("Run is already finished.")
 
     monkeypatch.setattr(Server, "flwr", fail)

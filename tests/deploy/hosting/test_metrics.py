@@ -24,7 +24,7 @@ from ...support.processes import wait_for
 FIRST = ("--host", "localhost", "--listen", "127.0.0.1")
 
 
-def get(port: int, path: str) -> str:
+def get(port, path):
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
             return str(answer.read().decode())
@@ -34,7 +34,7 @@ def get(port: int, path: str) -> str:
         return ""
 
 
-def test_a_taken_port_stops_the_start_and_is_not_saved(tmp_path: Path) -> None:
+def test_a_taken_port_stops_the_start_and_is_not_saved(tmp_path):
     port, control = map(str, free_ports(2))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
@@ -47,8 +47,8 @@ def test_a_taken_port_stops_the_start_and_is_not_saved(tmp_path: Path) -> None:
     assert (result.exit_code, "must be PORT or HOST:PORT" in result.output) == (2, True)
 
 
-def test_the_address_at_which_this_machine_reaches_the_fleet_api(tmp_path: Path) -> None:
-    def found(listen: str) -> str:
+def test_the_address_at_which_this_machine_reaches_the_fleet_api(tmp_path):
+    def found(listen):
         return Server(tmp_path, ("h",), port=7, listen=listen).local_fleet
 
     assert [found(each) for each in ("0.0.0.0", "::", "10.0.0.1", "fd00::1")] == [
@@ -62,7 +62,7 @@ def test_the_address_at_which_this_machine_reaches_the_fleet_api(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_metrics_survive_the_superlink_and_end_with_the_server(tmp_path: Path) -> None:
+def test_the_metrics_survive_the_superlink_and_end_with_the_server(tmp_path):
     folder = tmp_path / "server"
     port, control, metrics = free_ports(3)
     up = ("server", "up", "--dir", str(folder))

@@ -1,8 +1,6 @@
 """Histories of many rounds in which everything happens, and the text that a collector makes of them."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 from deploy.metrics.collector import Collector, Sources
 from deploy.metrics.readiness import SuperLink
@@ -11,12 +9,12 @@ from server.history import VERSION
 GROUP = 'north"\n\\\x1b[2J}'  # as a client may name its group
 
 
-def run_line(**more: Any) -> dict[str, Any]:
+def run_line(**more):
     settings = {"selector": "md", "selector_settings": "", "task": "digits", "seed": 3, "num_rounds": 9}
     return {"type": "run", "version": VERSION, "started": "2026", **settings, **more}
 
 
-def round_line(number: int, **more: Any) -> dict[str, Any]:
+def round_line(number, **more):
     """Return the line of a round with three selected clients, of which one failed and one was clipped."""
     found = {
         "type": "round",
@@ -42,11 +40,11 @@ def round_line(number: int, **more: Any) -> dict[str, Any]:
     return {**found, **more}
 
 
-def roster(count: int = 6) -> dict[str, Any]:
+def roster(count=6):
     return {"type": "roster", "client_ids": [str(each) for each in range(count)], "client_sizes": [1] * count}
 
 
-def append(folder: Path, *lines: dict[str, Any]) -> Path:
+def append(folder, *lines):
     """Add lines to the history in a folder, which is made if it is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "history.jsonl").open("a") as file:
@@ -54,7 +52,7 @@ def append(folder: Path, *lines: dict[str, Any]) -> Path:
     return folder
 
 
-def collector_of(runs: Path) -> Collector:
+def collector_of(runs):
     """Return a collector whose SuperLink does not answer."""
     nowhere = "127.0.0.1:1"
     files = {"authority": runs / "no-ca.crt", "secret": runs / "no-secret"}

@@ -12,7 +12,7 @@ QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["
 SELECTOR = re.compile(r"(\bcohort_\w+)(?:\{([^}]*)\})?")
 
 
-def test_the_dashboard_uses_metrics_and_labels_that_exist() -> None:
+def test_the_dashboard_uses_metrics_and_labels_that_exist():
     variables = [each["definition"] for each in DASHBOARD["templating"]["list"] if "definition" in each]
     found = [match for query in [*QUERIES, *variables] for match in SELECTOR.findall(query)]
     assert len({name for name, _ in found}) > 20
@@ -27,15 +27,15 @@ def test_the_dashboard_uses_metrics_and_labels_that_exist() -> None:
             assert labels <= used, target
 
 
-def test_the_dashboard_takes_the_rate_of_counters_only() -> None:
+def test_the_dashboard_takes_the_rate_of_counters_only():
     for query in QUERIES:
         for name, _ in SELECTOR.findall(query):
             is_rate = re.search(rf"(rate|increase)\({name}\b", query) is not None
             assert is_rate == (METRICS[name].kind == "counter"), query
 
 
-def test_panels_have_places_of_their_own() -> None:
-    taken: set[tuple[int, int]] = set()
+def test_panels_have_places_of_their_own():
+    taken = set()
     for panel in DASHBOARD["panels"]:
         x, y, w, h = (panel["gridPos"][key] for key in "xywh")
         cells = {(x + i, y + j) for i in range(w) for j in range(h)}
@@ -45,7 +45,7 @@ def test_panels_have_places_of_their_own() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
-def test_the_document_lists_all_metrics() -> None:
+def test_the_document_lists_all_metrics():
     page = (ROOT / "docs" / "metrics.md").read_text()
     rows = re.findall(r"^\| `(cohort_\w+)` \| (\w+) \| (.*) \| (.*) \|$", page, re.MULTILINE)
     expected = [

@@ -4,7 +4,6 @@ import math
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,7 +17,7 @@ HOSTILE = [GROUP, 'a"} 1\ncohort_round{run="b', "\\", "", "\u202edrawkcab", "\ud
 
 
 @pytest.mark.parametrize("label", HOSTILE)
-def test_text_of_clients_stays_in_its_label(label: str) -> None:
+def test_text_of_clients_stays_in_its_label(label):
     text = exposition([Sample("cohort_group_loss", 0.5, ("run", label)), Sample("cohort_superlink_up", 1)])
     families = list(text_string_to_metric_families(text))
     assert [family.name for family in families] == ["cohort_superlink_up", "cohort_group_loss"]
@@ -31,18 +30,18 @@ def test_text_of_clients_stays_in_its_label(label: str) -> None:
 
 
 @pytest.mark.parametrize("value", [0, 3, 0.1, 1e300, 1.5e-7, math.inf, -math.inf, math.nan])
-def test_numbers_are_read_again_as_they_were(value: float) -> None:
+def test_numbers_are_read_again_as_they_were(value):
     text = exposition([Sample("cohort_superlink_up", value)])
     (family,) = text_string_to_metric_families(text)
     assert family.samples[0].value == pytest.approx(value, rel=0, nan_ok=True)
 
 
-def test_a_sample_with_labels_that_are_already_there_replaces_the_first() -> None:
+def test_a_sample_with_labels_that_are_already_there_replaces_the_first():
     text = exposition(Sample("cohort_nodes", value, ("online",)) for value in (1, 2))
     assert text.splitlines()[2:] == ['cohort_nodes{state="online"} 2']
 
 
-def test_names_follow_the_conventions() -> None:
+def test_names_follow_the_conventions():
     for name, (kind, about, labels) in METRICS.items():
         assert name.startswith("cohort_")
         assert name.endswith("_total") == (kind == "counter"), name
@@ -51,7 +50,7 @@ def test_names_follow_the_conventions() -> None:
         assert not {"client", "client_id", "reason"} & set(labels), "labels must be bounded"
 
 
-def everything(tmp_path: Path) -> str:
+def everything(tmp_path):
     """Return the text of a server whose run had all that can happen; the SuperLink is made up."""
     collector = collector_of(tmp_path)
     collector.step()
@@ -59,11 +58,11 @@ def everything(tmp_path: Path) -> str:
     (tmp_path / "a" / "checkpoints").mkdir()
     (tmp_path / "a" / "checkpoints" / "round-00000001.npz").touch()
     collector.step()
-    collector._readiness.nodes = {"online": 1, "offline": 0, "registered": 2}  # type: ignore[assignment]
+    collector._readiness.nodes = {"online": 1, "offline": 0, "registered": 2}
     return collector.text()
 
 
-def test_each_metric_of_the_list_is_there_with_its_type_and_labels(tmp_path: Path) -> None:
+def test_each_metric_of_the_list_is_there_with_its_type_and_labels(tmp_path):
     found = {}
     for family in text_string_to_metric_families(everything(tmp_path)):
         (labels,) = {tuple(sample.labels) for sample in family.samples}
@@ -71,7 +70,7 @@ def test_each_metric_of_the_list_is_there_with_its_type_and_labels(tmp_path: Pat
     assert found == {name: tuple(metric) for name, metric in METRICS.items()}
 
 
-def test_promtool_finds_nothing_to_complain_about(tmp_path: Path) -> None:
+def test_promtool_finds_nothing_to_complain_about(tmp_path):
     promtool = shutil.which("promtool", path=os.environ.get("COHORT_PROMTOOL", os.environ["PATH"]))
     if promtool is None:
         pytest.skip("promtool is not installed (Debian's package prometheus)")

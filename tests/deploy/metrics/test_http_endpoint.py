@@ -7,15 +7,12 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from deploy.metrics import collector as collector_module
 from deploy.metrics import http_endpoint as module
 from deploy.metrics import readiness
-from deploy.metrics.collector import Collector
 from deploy.metrics.http_endpoint import Endpoint, parse_address, serving, url
 from deploy.page import http_server
 from deploy.processes.ports import free_ports
@@ -24,27 +21,27 @@ from ...support.processes import wait_for
 from .samples import append, collector_of, round_line, run_line
 
 
-def soon(condition: Callable[[], bool]) -> None:
+def soon(condition):
     wait_for(condition, 10, lambda: "it did not happen")
 
 
 class Server:
-    def __init__(self, collector: Collector, port: int, endpoint: Endpoint) -> None:
+    def __init__(self, collector, port, endpoint):
         self.collector, self.port, self.endpoint = collector, port, endpoint
 
-    def get(self, path: str) -> tuple[int, str]:
+    def get(self, path):
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
-    def connect(self) -> socket.socket:
+    def connect(self):
         return socket.create_connection(("127.0.0.1", self.port), timeout=10)
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE", 1.0)
     monkeypatch.setattr(collector_module, "INTERVAL", 0.05)
     monkeypatch.setattr(readiness, "PROBE_INTERVAL", 0.05)
@@ -57,7 +54,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield Server(collector, port, endpoint)
 
 
-def test_pages(server: Server) -> None:
+def test_pages(server):
     soon(lambda: 'cohort_round{run="a"} 1' in server.get("/metrics")[1])
     status, text = server.get("/metrics?x=1")
     assert status == 200
@@ -79,8 +76,8 @@ def test_pages(server: Server) -> None:
     assert answer.read() == b""
 
 
-def test_readiness_is_that_of_the_superlink(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    problems: dict[str, str] = {}
+def test_readiness_is_that_of_the_superlink(server, monkeypatch):
+    problems = {}
     monkeypatch.setattr(readiness, "unreachable", lambda server, *_: problems.get(server))
     soon(lambda: server.get("/readyz")[1].startswith("the SuperLink does not list its nodes: "))
     monkeypatch.setattr(readiness, "count_nodes", lambda *_: {"online": 3})
@@ -97,7 +94,7 @@ def test_readiness_is_that_of_the_superlink(server: Server, monkeypatch: pytest.
     assert "cohort_nodes" not in server.get("/metrics")[1]
 
 
-def test_health_ends_when_nothing_is_collected(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_ends_when_nothing_is_collected(server, monkeypatch):
     hang = threading.Event()
     monkeypatch.setattr(collector_module, "STALLED", 0.2)
     monkeypatch.setattr(server.collector, "step", hang.wait)
@@ -106,8 +103,8 @@ def test_health_ends_when_nothing_is_collected(server: Server, monkeypatch: pyte
     soon(lambda: server.get("/healthz")[0] == 200)
 
 
-def test_an_error_does_not_end_the_collection(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+def test_an_error_does_not_end_the_collection(server, monkeypatch):
+    def fail():
         raise RuntimeError("out of luck")
 
     with monkeypatch.context() as patched:
@@ -117,7 +114,7 @@ def test_an_error_does_not_end_the_collection(server: Server, monkeypatch: pytes
     soon(lambda: "the SuperLink does not answer" in server.get("/readyz")[1])
 
 
-def test_slow_and_silent_connections_are_closed(server: Server) -> None:
+def test_slow_and_silent_connections_are_closed(server):
     silent, slow, long = (server.connect() for _ in range(3))
     long.sendall(b"GET /metrics HTTP/1.1\r\nx: " + b"x" * 100_000)
     began = time.monotonic()
@@ -134,9 +131,7 @@ def test_slow_and_silent_connections_are_closed(server: Server) -> None:
     assert server.get("/healthz")[0] == 200
 
 
-def test_the_oldest_connection_gives_way_to_a_further_one(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_oldest_connection_gives_way_to_a_further_one(server, monkeypatch):
     monkeypatch.setattr(http_server, "CONNECTIONS", 3)
     monkeypatch.setattr(server.endpoint._server.config.http, "longest", 30.0)
     with contextlib.ExitStack() as held:
@@ -150,7 +145,7 @@ def test_the_oldest_connection_gives_way_to_a_further_one(
             assert server.get("/healthz")[0] == 200
 
 
-def test_a_reader_that_does_not_read_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_does_not_read_is_closed(server, monkeypatch):
     monkeypatch.setattr(server.collector, "text", lambda: "x" * 20_000_000)
     with server.connect() as slow:
         slow.sendall(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -163,7 +158,7 @@ def test_a_reader_that_does_not_read_is_closed(server: Server, monkeypatch: pyte
     assert server.get("/healthz")[0] == 200
 
 
-def test_an_address_that_cannot_be_bound_is_refused(server: Server, tmp_path: Path) -> None:
+def test_an_address_that_cannot_be_bound_is_refused(server, tmp_path):
     with (
         pytest.raises(ValueError, match=rf"metrics = {server.port}: cannot listen there: .*another address"),
         serving(str(server.port), server.collector._sources),
@@ -180,18 +175,18 @@ def test_an_address_that_cannot_be_bound_is_refused(server: Server, tmp_path: Pa
         ("fl.example.org:80", ("fl.example.org", 80)),
     ],
 )
-def test_addresses(text: str, found: tuple[str, int]) -> None:
+def test_addresses(text, found):
     assert parse_address(text) == found
     assert url("[::1]:9464") == "http://[::1]:9464/metrics"
 
 
 @pytest.mark.parametrize("text", ["", "x", ":9464", "0", "65536", "1.2.3.4:", "1.2.3.4:x", "-1", "²"])
-def test_addresses_that_are_refused(text: str) -> None:
+def test_addresses_that_are_refused(text):
     with pytest.raises(ValueError, match="must be PORT or HOST:PORT, for example"):
         parse_address(text)
 
 
-def test_an_ipv6_address_opens_no_port_over_ipv4() -> None:
+def test_an_ipv6_address_opens_no_port_over_ipv4():
     try:
         found = http_server.listening(0, "::")
     except OSError:

@@ -2,8 +2,6 @@
 
 import os
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from strategies.checkpoint import Checkpoint, CheckpointFolder
 from .samples import GROUP, append, roster, round_line, run_line
 
 
-def values(runs: Runs, run: str = "a") -> dict[Any, float]:
+def values(runs, run="a"):
     """Return the samples of a run, under the metric and the further labels."""
     runs.step()
     return {
@@ -27,14 +25,14 @@ def values(runs: Runs, run: str = "a") -> dict[Any, float]:
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Runs:
+def runs(tmp_path):
     """Runs that have begun before there was any history."""
     found = Runs(tmp_path)
     found.step()
     return found
 
 
-def test_all_numbers_of_a_run(tmp_path: Path, runs: Runs) -> None:
+def test_all_numbers_of_a_run(tmp_path, runs):
     skipped = round_line(2, skipped="nobody", seconds=0.5, test_loss=None)
     append(tmp_path / "a", run_line(), {"type": "round", "round": 0, "test_loss": 2.0}, roster())
     append(tmp_path / "a", round_line(1), skipped)
@@ -65,7 +63,7 @@ def test_all_numbers_of_a_run(tmp_path: Path, runs: Runs) -> None:
     assert found["cohort_unreadable_histories"] == 0
 
 
-def test_a_resume_counts_repeated_rounds_again_and_no_round_twice(tmp_path: Path, runs: Runs) -> None:
+def test_a_resume_counts_repeated_rounds_again_and_no_round_twice(tmp_path, runs):
     append(tmp_path / "a", run_line(), *(round_line(each) for each in (1, 2, 3)))
     assert values(runs)["cohort_rounds_total"] == 3
     # Round 4 is written, and then the ServerApp dies. A resume after round 2 replaces the file.
@@ -86,7 +84,7 @@ def test_a_resume_counts_repeated_rounds_again_and_no_round_twice(tmp_path: Path
     assert values(runs)[("cohort_run_state", "finished")] == 1
 
 
-def test_rounds_that_were_missed_before_a_resume_count(tmp_path: Path, runs: Runs) -> None:
+def test_rounds_that_were_missed_before_a_resume_count(tmp_path, runs):
     append(tmp_path / "a", run_line(), round_line(1))
     runs.step()
     history = tmp_path / "a" / "history.jsonl"
@@ -97,7 +95,7 @@ def test_rounds_that_were_missed_before_a_resume_count(tmp_path: Path, runs: Run
     assert values(runs)["cohort_rounds_total"] == 3
 
 
-def test_counters_begin_with_0_for_what_was_there_before(tmp_path: Path) -> None:
+def test_counters_begin_with_0_for_what_was_there_before(tmp_path):
     append(tmp_path / "old", run_line(), round_line(1))
     os.utime(tmp_path / "old" / "history.jsonl", (1, 1))
     append(tmp_path / "a", run_line(), roster(), *(round_line(each) for each in (1, 2, 3)))
@@ -113,7 +111,7 @@ def test_counters_begin_with_0_for_what_was_there_before(tmp_path: Path) -> None
     assert values(runs, "old")["cohort_round"] == 1
 
 
-def test_the_state_of_a_run(tmp_path: Path, runs: Runs) -> None:
+def test_the_state_of_a_run(tmp_path, runs):
     append(tmp_path / "a", run_line())
     checkpoints = tmp_path / "a" / "checkpoints"
     assert values(runs)[("cohort_run_state", "interrupted")] == 1
@@ -149,16 +147,14 @@ def test_the_state_of_a_run(tmp_path: Path, runs: Runs) -> None:
         ({"type": "error", "reason": "out of luck"}, "failed"),
     ],
 )
-def test_the_state_of_a_run_that_has_ended(
-    tmp_path: Path, runs: Runs, line: dict[str, Any], state: str
-) -> None:
+def test_the_state_of_a_run_that_has_ended(tmp_path, runs, line, state):
     append(tmp_path / "a", run_line(), line)
     found = values(runs)
     states = {name[1]: value for name, value in found.items() if name[0] == "cohort_run_state"}
     assert states == {"running": 0, "interrupted": 0, "finished": 0, "stopped": 0, "failed": 0, state: 1}
 
 
-def test_a_long_history_is_read_in_parts(tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_history_is_read_in_parts(tmp_path, runs, monkeypatch):
     monkeypatch.setattr(module, "PARTS", 2)
     read = module.Tail.read
     monkeypatch.setattr(module.Tail, "read", lambda tail: read(tail, 700))  # a line has about 600 bytes
@@ -171,7 +167,7 @@ def test_a_long_history_is_read_in_parts(tmp_path: Path, runs: Runs, monkeypatch
     assert before == 9
 
 
-def test_damaged_lines_and_foreign_files_do_no_harm(tmp_path: Path, runs: Runs) -> None:
+def test_damaged_lines_and_foreign_files_do_no_harm(tmp_path, runs):
     append(tmp_path / "a", run_line(), round_line(1))
     with (tmp_path / "a" / "history.jsonl").open("a") as file:
         file.write("{torn\n[1]\n" + "[" * 100_000 + "\n")
@@ -186,7 +182,7 @@ def test_damaged_lines_and_foreign_files_do_no_harm(tmp_path: Path, runs: Runs) 
     assert values(runs)["cohort_rounds_total"] == 2
 
 
-def test_the_number_of_samples_is_bounded(tmp_path: Path, runs: Runs) -> None:
+def test_the_number_of_samples_is_bounded(tmp_path, runs):
     groups = {f"group {each:04d}": {"loss": 1.0, "accuracy": 0.5} for each in range(1000)}
     for each in range(30):
         folder = append(tmp_path / f"comparison/{each:02d}", run_line(), round_line(1, group_metrics=groups))

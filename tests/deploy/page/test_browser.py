@@ -7,9 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,7 +28,7 @@ ROUNDS = [{0: (1, True), 3: (2, True)}, {1: (1, True), 3: (1, False)}, {0: (3, T
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def browser(tmp_path_factory):
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -55,12 +52,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 class Page:
     """A page's process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, (self.port,) = folder, free_ports(1)
         self.where = address(self.port, "secret")
         self.start()
 
-    def start(self) -> None:
+    def start(self):
         command = [sys.executable, "-m", "deploy.page", str(self.folder), str(self.port)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={TOKEN: "secret"}
@@ -68,16 +65,16 @@ class Page:
         assert self.process.stdout is not None
         assert self.process.stdout.readline()
 
-    def stop(self) -> None:
+    def stop(self):
         self.process.kill()
         self.process.communicate()
 
 
 @pytest.fixture
-def show(tmp_path: Path) -> Iterator[Callable[[list[dict[str, Any]]], Page]]:
-    pages: list[Page] = []
+def show(tmp_path):
+    pages = []
 
-    def started(lines: list[dict[str, Any]]) -> Page:
+    def started(lines):
         write(tmp_path / "run" / "md", lines)
         pages.append(Page(tmp_path / "run"))
         return pages[-1]
@@ -87,38 +84,37 @@ def show(tmp_path: Path) -> Iterator[Callable[[list[dict[str, Any]]], Page]]:
         page.stop()
 
 
-def wait_for(condition: Callable[[], Any]) -> None:
+def wait_for(condition):
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.1)
 
 
-def text(browser: Any, selector: str) -> str:
+def text(browser, selector):
     return str(browser.execute_script(f"return document.querySelector({selector!r})?.textContent ?? ''"))
 
 
-def table(browser: Any, name: str) -> list[list[str]]:
-    found: list[list[str]] = browser.execute_script(
+def table(browser, name):
+    return browser.execute_script(
         f"return [...document.querySelectorAll('#{name} tbody tr')]"
         ".map(row => [...row.cells].map(cell => cell.textContent.trim()))"
     )
-    return found
 
 
-def resize(browser: Any, width: int) -> None:
+def resize(browser, width):
     size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
-def show_all(browser: Any) -> None:
+def show_all(browser):
     """Scroll down, so that all parts are drawn."""
     for part in ("selections", "round", "clients", "log"):
         browser.execute_script(f"document.getElementById({part!r}).scrollIntoView()")
         time.sleep(0.2)
 
 
-def test_what_is_shown_equals_the_history(browser: Any, show: Callable[..., Page]) -> None:
+def test_what_is_shown_equals_the_history(browser, show):
     page = show([*lines_of(ROUNDS), {"type": "end", "rounds": 3, "reason": ""}])
     browser.get_log("browser")
     resize(browser, 1280)
@@ -151,7 +147,7 @@ def test_what_is_shown_equals_the_history(browser: Any, show: Callable[..., Page
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
-def test_a_clients_markup_is_text(browser: Any, show: Callable[..., Page]) -> None:
+def test_a_clients_markup_is_text(browser, show):
     lines = json.loads(json.dumps(lines_of(ROUNDS)).replace("client-0", MARKUP))
     lines[2]["client_groups"] = [MARKUP, "b", None, MARKUP, "<script>alert(2)</script>"]
     lines.append({"type": "warning", "round": 3, "reason": MARKUP})
@@ -163,7 +159,7 @@ def test_a_clients_markup_is_text(browser: Any, show: Callable[..., Page]) -> No
     wait_for(lambda: text(browser, "#state") == "failed")
     show_all(browser)
     for part in ("#client-table", "#group-table", "#timeline svg", "#notes", "#notice", "#lines"):
-        wait_for(lambda part=part: MARKUP[:5] in text(browser, part))  # type: ignore[misc]
+        wait_for(lambda part=part: MARKUP[:5] in text(browser, part))
     assert MARKUP in [row[0] for row in table(browser, "client-table")]
     made = "return document.querySelectorAll('main img, main script, main b img').length"
     assert browser.execute_script(made) == 0
@@ -175,9 +171,7 @@ def test_a_clients_markup_is_text(browser: Any, show: Callable[..., Page]) -> No
 
 
 @pytest.mark.parametrize("clients", [10, 100, 10_000])
-def test_a_phone_shows_everything_without_scrolling_sideways(
-    browser: Any, show: Callable[..., Page], clients: int
-) -> None:
+def test_a_phone_shows_everything_without_scrolling_sideways(browser, show, clients):
     long = "a-device-with-a-very-long-name-" * 4
     lines = lines_of(ROUNDS, clients)
     lines[2]["client_ids"][clients - 1] = long
@@ -196,7 +190,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(
         resize(browser, 1280)
 
 
-def test_the_page_goes_on_after_a_restart_of_its_server(browser: Any, show: Callable[..., Page]) -> None:
+def test_the_page_goes_on_after_a_restart_of_its_server(browser, show):
     page = show(lines_of(ROUNDS[:1]))
     browser.get(page.where)
     wait_for(lambda: text(browser, ".tile b") == "1 / 9")
@@ -209,7 +203,7 @@ def test_the_page_goes_on_after_a_restart_of_its_server(browser: Any, show: Call
     assert text(browser, "#state") != "not reachable"
 
 
-def test_before_the_first_run_the_devices_are_shown(browser: Any, tmp_path: Path) -> None:
+def test_before_the_first_run_the_devices_are_shown(browser, tmp_path):
     (tmp_path / "server.json").write_text("{}")
     with contextlib.closing(sqlite3.connect(tmp_path / "superlink.db")) as database:
         database.execute("CREATE TABLE node (node_id, name, status, online_until, last_deactivated_at)")
@@ -231,9 +225,7 @@ def test_before_the_first_run_the_devices_are_shown(browser: Any, tmp_path: Path
         page.stop()
 
 
-def test_trials_that_differ_in_the_seed_share_a_line(
-    browser: Any, show: Callable[..., Page], tmp_path: Path
-) -> None:
+def test_trials_that_differ_in_the_seed_share_a_line(browser, show, tmp_path):
     for seed in (1, 2):
         lines = lines_of(ROUNDS)
         lines[0]["seed"], lines[0]["started"] = seed, str(seed)

@@ -18,7 +18,7 @@ from .test_http_interface import write
 from .test_run_sources import lines_of
 
 
-def test_a_run_is_shown_until_ctrl_c(tmp_path: Path) -> None:
+def test_a_run_is_shown_until_ctrl_c(tmp_path):
     write(tmp_path / "run" / "md", lines_of([{0: (1, True)}]))
     program = [sys.executable, "-c", "from deploy.command import main; main()", "page", str(tmp_path / "run")]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as page:
@@ -36,7 +36,7 @@ def test_a_run_is_shown_until_ctrl_c(tmp_path: Path) -> None:
     assert not secret.exists()
 
 
-def test_only_a_terminal_shows_the_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_terminal_shows_the_secret(tmp_path, monkeypatch):
     for kept in (None, tmp_path / "page.secret"):
         with shown_address(17, "abc", kept) as shown:
             assert "abc" not in shown
@@ -46,7 +46,7 @@ def test_only_a_terminal_shows_the_secret(tmp_path: Path, monkeypatch: pytest.Mo
         assert shown == "http://127.0.0.1:17/abc/"
 
 
-def test_a_path_without_a_run_and_a_taken_port_are_refused(tmp_path: Path) -> None:
+def test_a_path_without_a_run_and_a_taken_port_are_refused(tmp_path):
     result = CliRunner().invoke(cli, ["page", str(tmp_path)])
     assert result.exit_code == 2
     assert "holds no history (history.jsonl); must be the folder of a run" in result.output
@@ -60,7 +60,7 @@ def test_a_path_without_a_run_and_a_taken_port_are_refused(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", [[], ["--page"]])
-def test_a_page_beside_a_simulation(tmp_path: Path, option: list[str]) -> None:
+def test_a_page_beside_a_simulation(tmp_path, option):
     size = ("--clients", "4", "--rounds", "2", "--per-round", "2", "--quiet", "--out", str(tmp_path / "run"))
     result = CliRunner().invoke(cli, ["simulate", "--engine", "batched", *size, *option])
     assert result.exit_code == 0, result.output
@@ -69,7 +69,7 @@ def test_a_page_beside_a_simulation(tmp_path: Path, option: list[str]) -> None:
     assert (f"cohort page {tmp_path / 'run'}" in result.output) == bool(option)
 
 
-def test_a_server_keeps_the_address_of_its_page(tmp_path: Path) -> None:
+def test_a_server_keeps_the_address_of_its_page(tmp_path):
     server = Server(tmp_path, hosts=("localhost",))
     server.save()
     token = kept_token(server.page_secret)

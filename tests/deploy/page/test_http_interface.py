@@ -7,9 +7,6 @@ import re
 import socket
 import sqlite3
 import threading
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -26,14 +23,14 @@ from .test_run_sources import MARKUP, lines_of
 TOKEN = "a-secret"
 
 
-def write(folder: Path, lines: list[dict[str, Any]]) -> Path:
+def write(folder, lines):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     lines = lines_of([{0: (1, True)}, {0: (1, False), 3: (2, True)}])
     lines[2]["client_ids"][0] = lines[4]["client_ids"][0] = lines[3]["client_ids"][0] = MARKUP
     write(tmp_path / "run" / "md", lines)
@@ -45,23 +42,23 @@ def folder(tmp_path: Path) -> Path:
 class Client:
     """Sends requests to the app, without a network."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app):
         self._app = app
 
-    def request(self, method: str, path: str) -> httpx.Response:
-        async def ask() -> httpx.Response:
+    def request(self, method, path):
+        async def ask():
             transport = httpx.ASGITransport(self._app)
             async with httpx.AsyncClient(transport=transport, base_url="http://page") as client:
                 return await client.request(method, path)
 
         return asyncio.run(ask())
 
-    def get(self, path: str) -> httpx.Response:
+    def get(self, path):
         return self.request("GET", path)
 
 
 @pytest.fixture
-def client(folder: Path) -> Client:
+def client(folder):
     return Client(page_app(RunSources(folder), TOKEN))
 
 
@@ -76,7 +73,7 @@ ALL = [f"/{name}" for name in FILES] + [
 
 
 @pytest.mark.parametrize("path", ALL)
-def test_what_is_sent_is_protected(client: Client, path: str) -> None:
+def test_what_is_sent_is_protected(client, path):
     answer = client.get(f"/{TOKEN}{path}")
     assert answer.status_code == 200
     policy = answer.headers["content-security-policy"]
@@ -94,19 +91,19 @@ def test_what_is_sent_is_protected(client: Client, path: str) -> None:
 
 
 @pytest.mark.parametrize("secret", ["", "a-secre", "a-secret2", "A-SECRET", "é", "a-secret%00", "..", "data"])
-def test_without_the_secret_nothing_is_told(client: Client, secret: str) -> None:
+def test_without_the_secret_nothing_is_told(client, secret):
     wrong = [client.get(f"/{secret}{path}") for path in ("", *ALL, "/nothing")]
     assert {(answer.status_code, answer.text) for answer in wrong} == {(404, "not found\n")}
     assert all("content-security-policy" in answer.headers for answer in wrong)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_the_page_can_only_be_read(client: Client, method: str) -> None:
+def test_the_page_can_only_be_read(client, method):
     answer = client.request(method, f"/{TOKEN}/data/state")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 
 
-def test_what_does_not_exist(client: Client) -> None:
+def test_what_does_not_exist(client):
     for path in (
         "page.py",
         "../app.py",
@@ -132,14 +129,14 @@ def test_what_does_not_exist(client: Client) -> None:
             assert client.get(f"/{TOKEN}/data/{name}?trial=md&{query}").status_code == 200, query
 
 
-def test_a_clients_text_is_sent_as_data(client: Client) -> None:
+def test_a_clients_text_is_sent_as_data(client):
     table = client.get(f"/{TOKEN}/data/clients?trial=md").json()
     assert MARKUP in [row["name"] for row in table["rows"]]
     assert client.get(f"/{TOKEN}/data/log?name=md").json()["lines"] == [f"hello {MARKUP}"]
     assert client.get(f"/{TOKEN}/data/state").json()["trials"]["md"]["round"] == 2
 
 
-def test_before_the_first_run_there_are_devices(tmp_path: Path) -> None:
+def test_before_the_first_run_there_are_devices(tmp_path):
     (tmp_path / "server.json").write_text("{}")
     with contextlib.closing(sqlite3.connect(tmp_path / "superlink.db")) as database:
         database.execute(
@@ -161,7 +158,7 @@ def test_before_the_first_run_there_are_devices(tmp_path: Path) -> None:
     assert RunSources(tmp_path).nodes() is None
 
 
-def test_the_pages_own_files_load_nothing_from_elsewhere() -> None:
+def test_the_pages_own_files_load_nothing_from_elsewhere():
     for name, _ in FILES.values():
         text = (STATIC / name).read_text("utf-8")
         hosts = set(re.findall(r"https?://[^\s\"'<>)]+", text)) - {"http://www.w3.org/2000/svg"}
@@ -175,7 +172,7 @@ def test_the_pages_own_files_load_nothing_from_elsewhere() -> None:
 
 
 @pytest.fixture
-def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def served(folder, monkeypatch):
     monkeypatch.setattr(serving, "CONNECTIONS", 8)
     listener, ready = listening(0), threading.Event()
     server = serving.make_server(page_app(RunSources(folder), TOKEN), started=ready.set)
@@ -188,9 +185,7 @@ def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("longest", [1.0, pytest.param(600.0, marks=pytest.mark.slow)])
-def test_slow_and_many_connections_cannot_hold_the_page(
-    served: int, monkeypatch: pytest.MonkeyPatch, longest: float
-) -> None:
+def test_slow_and_many_connections_cannot_hold_the_page(served, monkeypatch, longest):
     monkeypatch.setattr(serving, "LONGEST", longest)
     held = []
     for _ in range(40):
@@ -207,7 +202,7 @@ def test_slow_and_many_connections_cannot_hold_the_page(
         one.close()
 
 
-def test_long_headers_are_refused(served: int) -> None:
+def test_long_headers_are_refused(served):
     with socket.create_connection(("127.0.0.1", served)) as one:
         one.settimeout(10)
         try:
@@ -219,7 +214,7 @@ def test_long_headers_are_refused(served: int) -> None:
     assert answer == b"" or b" 400 " in answer
 
 
-def test_only_this_machine_reaches_the_page(served: int) -> None:
+def test_only_this_machine_reaches_the_page(served):
     names = {found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
     for name in names - {"127.0.0.1"}:
         if not name.startswith("127."):
@@ -227,12 +222,12 @@ def test_only_this_machine_reaches_the_page(served: int) -> None:
                 socket.create_connection((name, served), timeout=5)
 
 
-def test_secrets_are_long_and_differ() -> None:
+def test_secrets_are_long_and_differ():
     assert len({new_token() for _ in range(100)}) == 100
     assert min(len(new_token()) for _ in range(100)) >= 32
 
 
-def test_a_full_disk_does_not_open_the_page_to_everybody(folder: Path) -> None:
+def test_a_full_disk_does_not_open_the_page_to_everybody(folder):
     secret = folder / "page.secret"
     with full(), pytest.raises(OSError):  # noqa: PT011 (the system's message for a full disk differs)
         kept_token(secret)

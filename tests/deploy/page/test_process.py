@@ -21,12 +21,12 @@ PATIENCE = 60.0
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     write(tmp_path / "run" / "md", lines_of([{0: (1, True)}]))
     return tmp_path / "run"
 
 
-def round_shown(where: str) -> int | None:
+def round_shown(where):
     try:
         trials = httpx.get(f"{where}data/state", timeout=10).json()["trials"]
     except httpx.TransportError:
@@ -34,8 +34,8 @@ def round_shown(where: str) -> int | None:
     return int(trials["md"]["round"]) if "md" in trials else -1
 
 
-def test_a_page_is_there_while_the_run_goes_on_and_its_secret_in_no_command_line(folder: Path) -> None:
-    said: list[str] = []
+def test_a_page_is_there_while_the_run_goes_on_and_its_secret_in_no_command_line(folder):
+    said = []
     with PageProcess(folder, "secret", 0, said.append) as page:
         where = address(page.port, "secret")
         (line,) = said
@@ -52,24 +52,22 @@ def test_a_page_is_there_while_the_run_goes_on_and_its_secret_in_no_command_line
     assert not Path(line.split()[-1]).exists()
 
 
-def test_a_page_that_ends_comes_again_at_the_same_address(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_that_ends_comes_again_at_the_same_address(folder, monkeypatch):
     monkeypatch.setattr("deploy.page.process.PAUSE", 0.1)
     with PageProcess(folder, "secret", 0, print) as page:
         where = address(page.port, "secret")
         assert page._process is not None
         page._process.kill()
 
-        def is_back() -> bool:
+        def is_back():
             page.check()
             return round_shown(where) == 1
 
         assert wait_until(is_back, PATIENCE)
 
 
-def test_a_taken_port_stops_no_run(folder: Path) -> None:
-    said: list[str] = []
+def test_a_taken_port_stops_no_run(folder):
+    said = []
     other = socket.create_server(("127.0.0.1", 0))
     with other, PageProcess(folder, "secret", other.getsockname()[1], said.append) as page:
         page.check()
@@ -78,7 +76,7 @@ def test_a_taken_port_stops_no_run(folder: Path) -> None:
     assert said[0].endswith("the run goes on")
 
 
-def test_the_page_ends_when_the_run_is_killed(folder: Path, tmp_path: Path) -> None:
+def test_the_page_ends_when_the_run_is_killed(folder, tmp_path):
     program = (
         "import sys, time; from pathlib import Path; from deploy.page.process import PageProcess\n"
         f"with PageProcess(Path({str(folder)!r}), 'secret', 0, lambda line: print(line, flush=True)):\n"

@@ -4,8 +4,6 @@ import contextlib
 import json
 import sqlite3
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +24,7 @@ SIZES = [10.0, 40.0, 20.0, 30.0, 5.0]
 GROUPS = ["a", "b", None, "a", "b"]
 
 
-def lines_of(rounds: list[dict[str, Any]], clients: int = 5) -> list[dict[str, Any]]:
+def lines_of(rounds, clients=5):
     names = [f"client-{i}" for i in range(clients)]
     head = {"type": "run", "version": VERSION, "selector": "md", "selector_settings": "", "num_rounds": 9}
     sizes, groups = (SIZES * clients)[:clients], (GROUPS * clients)[:clients]
@@ -66,7 +64,7 @@ def lines_of(rounds: list[dict[str, Any]], clients: int = 5) -> list[dict[str, A
     return found
 
 
-def trial_of(lines: list[dict[str, Any]]) -> TrialNumbers:
+def trial_of(lines):
     trial = TrialNumbers()
     for line in lines:
         trial.take(json.loads(json.dumps(line)))
@@ -83,7 +81,7 @@ drawn_rounds = st.lists(
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6), st.just(float("nan"))), max_size=200))
-def test_a_series_holds_the_mean_and_the_range_of_each_bin(values: list[float | None]) -> None:
+def test_a_series_holds_the_mean_and_the_range_of_each_bin(values):
     series = Series(most=16)
     for round, value in enumerate(values):
         series.add(round, value)
@@ -99,7 +97,7 @@ def test_a_series_holds_the_mean_and_the_range_of_each_bin(values: list[float | 
 
 
 @given(drawn_rounds, st.integers(1, 40))
-def test_counts_add_up_to_the_draws(rounds: list[dict[int, Any]], cells: int) -> None:
+def test_counts_add_up_to_the_draws(rounds, cells):
     counts = ClientCounts(cells)
     counts.resize(5)
     for number, drawn in enumerate(rounds):
@@ -115,7 +113,7 @@ def test_counts_add_up_to_the_draws(rounds: list[dict[int, Any]], cells: int) ->
     assert rows.sum() == sum(count for drawn in rounds for count, _ in drawn.values())
 
 
-def test_long_runs_take_no_more_memory() -> None:
+def test_long_runs_take_no_more_memory():
     series, counts = Series(64), ClientCounts(cells=64)
     counts.resize(2)
     for round in range(5000):
@@ -129,7 +127,7 @@ def test_long_runs_take_no_more_memory() -> None:
 
 @settings(max_examples=60)
 @given(drawn_rounds, st.sampled_from(views.ORDERS))
-def test_the_views_equal_the_history(rounds: list[dict[int, Any]], order: str) -> None:
+def test_the_views_equal_the_history(rounds, order):
     trial = trial_of(lines_of(rounds))
     draws = [sum(drawn[client][0] for drawn in rounds if client in drawn) for client in range(5)]
     shown = views.selections(trial, order)
@@ -167,14 +165,14 @@ def test_the_views_equal_the_history(rounds: list[dict[int, Any]], order: str) -
     assert groups["a"]["accuracy"] == (0.25 if rounds else None)
 
 
-def test_only_new_bins_are_sent() -> None:
+def test_only_new_bins_are_sent():
     trial = trial_of(lines_of([{0: (1, True)}] * 5))
     new = views.curves(trial, start=4, width=1)["test_loss"]
     assert (new["start"], new["mean"]) == (4, [0.5, 0.4])
     assert views.curves(trial, start=4, width=2)["test_loss"]["start"] == 0
 
 
-def test_thousands_of_clients_are_shown_in_few_rows() -> None:
+def test_thousands_of_clients_are_shown_in_few_rows():
     trial = trial_of(lines_of([{0: (1, True), 1999: (2, False)}], clients=2000))
     for order in views.ORDERS:
         shown = views.selections(trial, order)
@@ -188,7 +186,7 @@ def test_thousands_of_clients_are_shown_in_few_rows() -> None:
     assert page["rows"][0]["name"] == "client-199"
 
 
-def test_many_groups_share_rows() -> None:
+def test_many_groups_share_rows():
     lines = lines_of([{7: (1, True)}], clients=100)
     lines[2]["client_groups"] = [f"g{number}" for number in range(100)]
     shown = views.selections(trial_of(lines), "group")
@@ -196,7 +194,7 @@ def test_many_groups_share_rows() -> None:
     assert shown["rows"][-1]["name"] == "61 more"
 
 
-def test_states_of_devices() -> None:
+def test_states_of_devices():
     trial = trial_of(lines_of([{0: (1, True)}]))
     state = {row["name"]: row["state"] for row in views.clients_page(trial, None)["rows"]}
     assert state == {
@@ -221,7 +219,7 @@ def test_states_of_devices() -> None:
     assert shown["others"] == [{"name": MARKUP, "state": "offline", "seen": None}]
 
 
-def test_clients_that_train_after_a_buffered_round() -> None:
+def test_clients_that_train_after_a_buffered_round():
     lines = lines_of([{0: (1, True)}])
     lines[-1] |= {"in_flight": ["client-3", "client-4"], "staleness": [0]}
     trial = trial_of(lines)
@@ -233,7 +231,7 @@ def test_clients_that_train_after_a_buffered_round() -> None:
     assert "training" not in views.clients_page(trial, None)["states"]
 
 
-def test_a_rounds_timeline() -> None:
+def test_a_rounds_timeline():
     trial = trial_of(lines_of([{0: (1, True)}, {1: (2, True), 3: (1, False)}]))
     last = views.timeline(trial, None)
     assert (last["first"], last["last"], last["round"], last["selected"], last["used"]) == (1, 2, 2, 2, 1)
@@ -244,7 +242,7 @@ def test_a_rounds_timeline() -> None:
     assert views.timeline(TrialNumbers(), None) == {"first": None, "last": None, "round": None}
 
 
-def test_a_round_under_way() -> None:
+def test_a_round_under_way():
     trial = trial_of(lines_of([{0: (1, True)}]))
     messages = [
         OpenMessage("/run", "2", "client-0", 10.0, "replied"),
@@ -276,7 +274,7 @@ def test_a_round_under_way() -> None:
         {"type": "a type of the future"},
     ],
 )
-def test_a_damaged_line_stops_nothing(line: dict[str, Any]) -> None:
+def test_a_damaged_line_stops_nothing(line):
     trial = trial_of(lines_of([{0: (1, True)}]))
     trial.take(line)
     json.dumps(views.summary(trial, "running"), allow_nan=False)
@@ -285,7 +283,7 @@ def test_a_damaged_line_stops_nothing(line: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("reason", "state"), [(TOLD_TO_END, "stopped"), ("ValueError: no", "failed")])
-def test_a_run_that_was_stopped_has_not_failed(tmp_path: Path, reason: str, state: str) -> None:
+def test_a_run_that_was_stopped_has_not_failed(tmp_path, reason, state):
     history = write_history(tmp_path / "md", [2.0, 1.0], "md", end=False)
     with history.path.open("a") as file:
         file.write(json.dumps({"type": "error", "reason": reason}) + "\n")
@@ -294,7 +292,7 @@ def test_a_run_that_was_stopped_has_not_failed(tmp_path: Path, reason: str, stat
     assert run.state("md") == state
 
 
-def test_histories_of_earlier_versions_without_the_new_fields(tmp_path: Path) -> None:
+def test_histories_of_earlier_versions_without_the_new_fields(tmp_path):
     write_history(tmp_path / "md", [2.0, 1.0, 0.5], "md")
     run = Run(tmp_path)
     run.read()
@@ -304,7 +302,7 @@ def test_histories_of_earlier_versions_without_the_new_fields(tmp_path: Path) ->
     assert views.timeline(trial, None)["clients"][0]["reply"] is None
 
 
-def test_a_history_is_read_in_portions_and_again_after_a_resume(tmp_path: Path) -> None:
+def test_a_history_is_read_in_portions_and_again_after_a_resume(tmp_path):
     history = write_history(tmp_path / "md", [2.0, *[1.0] * 30], "md", end=False)
     tail, lines, parts = Tail(history.path), [], 0
     while part := tail.read(300):
@@ -330,7 +328,7 @@ def test_a_history_is_read_in_portions_and_again_after_a_resume(tmp_path: Path) 
     assert run.trials["md"].version != version
 
 
-def test_what_a_path_leads_to(tmp_path: Path) -> None:
+def test_what_a_path_leads_to(tmp_path):
     write_history(tmp_path / "up" / "md", [2.0, 1.0], "md", started="1")
     write_history(tmp_path / "up" / "uniform", [2.0, 1.0], "uniform", started="2")
     for path in ("up", "up/md", "up/md/history.jsonl"):
@@ -345,7 +343,7 @@ def test_what_a_path_leads_to(tmp_path: Path) -> None:
     assert RunSources(tmp_path / "nowhere", wait=True).run(None) is None
 
 
-def test_the_runs_of_a_server(tmp_path: Path) -> None:
+def test_the_runs_of_a_server(tmp_path):
     (tmp_path / "server.json").write_text("{}")
     sources = RunSources(tmp_path)
     assert sources.run(None) is None
@@ -358,7 +356,7 @@ def test_the_runs_of_a_server(tmp_path: Path) -> None:
         assert (run.folder.name, list(run.trials)) == (given_run, [given_run])
 
 
-def test_a_log_is_sent_from_where_the_browser_is(tmp_path: Path) -> None:
+def test_a_log_is_sent_from_where_the_browser_is(tmp_path):
     log = tmp_path / "x.log"
     log.write_bytes(b"one\n\x1b[31mtwo\x1b[0m\x1b]0;evil\x07\nthr")
     start, end, lines = read_log(log, None)
@@ -376,7 +374,7 @@ def test_a_log_is_sent_from_where_the_browser_is(tmp_path: Path) -> None:
         read_log(link, None)
 
 
-def test_the_log_of_a_serverapp_comes_from_the_database(tmp_path: Path) -> None:
+def test_the_log_of_a_serverapp_comes_from_the_database(tmp_path):
     (tmp_path / "server.json").write_text("{}")
     for name in ("one", "two"):
         write_history(tmp_path / "runs" / name, [2.0, 1.0], "md")
@@ -405,7 +403,7 @@ def test_the_log_of_a_serverapp_comes_from_the_database(tmp_path: Path) -> None:
     assert "ServerApp" not in sources.logs(None)
 
 
-def test_a_size_that_is_not_known_leaves_the_other_numbers() -> None:
+def test_a_size_that_is_not_known_leaves_the_other_numbers():
     lines = lines_of([{0: (1, True)}])
     lines[2]["client_sizes"][3] = None
     lines.append({"type": "sizes", "clients": [4], "client_sizes": [None], "used_sizes": [None]})
@@ -415,13 +413,13 @@ def test_a_size_that_is_not_known_leaves_the_other_numbers() -> None:
         assert sum(row["samples"] for row in rows) == 70
 
 
-def test_the_sizes_that_the_server_uses_are_shown_beside_the_claims() -> None:
+def test_the_sizes_that_the_server_uses_are_shown_beside_the_claims():
     lines = lines_of([{0: (1, True)}])
     lines[2] |= {"client_sizes": [10, 40, 20, None, 1e10], "used_sizes": [10, 30, 20, None, None]}
     lines[2]["mean_size"] = 20
     trial = trial_of(lines)
 
-    def shown() -> list[tuple[float, float]]:
+    def shown():
         rows = views.clients_page(trial, None)["rows"]
         return [(row["size"], row["used_size"]) for row in rows]
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,18 @@ MARK = "COHORT_TEST"
 
 
 @pytest.fixture
-def mark(tmp_path: Path) -> Iterator[dict[str, str]]:
+def mark(tmp_path):
     yield {**os.environ, MARK: str(tmp_path)}
     for pid in processes_with(MARK, str(tmp_path)):
         os.kill(pid, signal.SIGKILL)
 
 
-def ended(process: Process) -> bool:
+def ended(process):
     return process.returncode is not None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can read the environment of other users")
-def test_a_process_of_another_user_is_not_found(tmp_path: Path, mark: dict[str, str]) -> None:
+def test_a_process_of_another_user_is_not_found(tmp_path, mark):
     """It may have any environment; a server of root would believe that it is running already."""
     command = ["/bin/sleep", "60"]
     own, other = (subprocess.Popen(command, env=mark, **user) for user in ({}, {"user": 65534}))
@@ -39,9 +38,7 @@ def test_a_process_of_another_user_is_not_found(tmp_path: Path, mark: dict[str, 
         each.wait()
 
 
-def test_a_group_whose_process_ended_long_ago_is_not_signalled(
-    tmp_path: Path, mark: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_whose_process_ended_long_ago_is_not_signalled(tmp_path, mark, monkeypatch):
     gone = Process(["true"], tmp_path / "log", mark)
     runs = Process(["sleep", "60"], tmp_path / "log", mark)
     assert wait_until(lambda: ended(gone), 10)
@@ -53,9 +50,7 @@ def test_a_group_whose_process_ended_long_ago_is_not_signalled(
     assert ended(runs)
 
 
-def test_the_children_that_outlived_their_parent_are_ended_by_their_mark(
-    tmp_path: Path, mark: dict[str, str]
-) -> None:
+def test_the_children_that_outlived_their_parent_are_ended_by_their_mark(tmp_path, mark):
     parent = Process(["sh", "-c", "sleep 60 & exit"], tmp_path / "log", mark)
     assert wait_until(lambda: ended(parent), 10)
     assert len(processes_with(MARK, str(tmp_path))) == 1
@@ -65,7 +60,7 @@ def test_the_children_that_outlived_their_parent_are_ended_by_their_mark(
     assert wait_until(lambda: not processes_with(MARK, str(tmp_path)), 5)
 
 
-def test_the_watchdog_cleans_up_once_its_owner_is_killed(tmp_path: Path, mark: dict[str, str]) -> None:
+def test_the_watchdog_cleans_up_once_its_owner_is_killed(tmp_path, mark):
     state = tmp_path / "state"
     state.mkdir()
     (state / "key").write_text("secret")

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,46 +26,46 @@ class Supervised(Supervisor):
     grace = 5.0
     look = 0.02
 
-    def __init__(self, folder: Path, script: str) -> None:
+    def __init__(self, folder, script):
         super().__init__()
         self.folder = folder
         self.script = script
-        self.lines: list[bytes] = []
-        self.codes: list[int | None] = []
+        self.lines = []
+        self.codes = []
         self.go_on = True
         self.may = True
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
-    def command(self) -> Sequence[str]:
+    def command(self):
         return ["sh", "-c", self.script]
 
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         return {**os.environ, MARK: str(self.folder)}
 
-    def may_start(self) -> bool:
+    def may_start(self):
         return self.may
 
-    def line(self, line: bytes) -> None:
+    def line(self, line):
         self.lines.append(line)
 
-    def check(self) -> bool:
+    def check(self):
         go_on, self.go_on = self.go_on, True
         return go_on
 
-    def ended(self, code: int | None) -> float:
+    def ended(self, code):
         self.codes.append(code)
         return 0.01 if code is None or len(self.codes) < 3 else 60.0
 
-    def left(self) -> list[int]:
+    def left(self):
         return processes_with(MARK, str(self.folder))
 
 
 @pytest.fixture
-def supervise(tmp_path: Path) -> Iterator[Callable[[str], Supervised]]:
-    started: list[Supervised] = []
+def supervise(tmp_path):
+    started = []
 
-    def start(script: str) -> Supervised:
+    def start(script):
         started.append(Supervised(tmp_path, script))
         return started[-1]
 
@@ -78,7 +77,7 @@ def supervise(tmp_path: Path) -> Iterator[Callable[[str], Supervised]]:
         assert wait_until(lambda each=each: not each.left(), 5)
 
 
-def test_a_program_that_prints_without_a_pause_is_checked_too(supervise: Callable[[str], Supervised]) -> None:
+def test_a_program_that_prints_without_a_pause_is_checked_too(supervise):
     supervised = supervise("while true; do echo .; done")
     assert wait_until(lambda: bool(supervised.lines), 10)
     supervised.go_on = False  # the next check ends the program
@@ -86,8 +85,8 @@ def test_a_program_that_prints_without_a_pause_is_checked_too(supervise: Callabl
 
 
 def test_a_program_is_started_again_until_the_supervisor_is_stopped(
-    supervise: Callable[[str], Supervised],
-) -> None:
+    supervise,
+):
     supervised = supervise("echo one; printf two; exit 7")
     assert wait_until(lambda: len(supervised.codes) == 3, 10)
     assert supervised.codes == [7, 7, 7]
@@ -99,14 +98,14 @@ def test_a_program_is_started_again_until_the_supervisor_is_stopped(
 
 
 def test_children_that_hold_the_output_open_are_ended_with_the_program(
-    supervise: Callable[[str], Supervised],
-) -> None:
+    supervise,
+):
     supervised = supervise("sleep 60 & echo started; exit 1")
     assert wait_until(lambda: len(supervised.codes) == 3, 10)
     assert wait_until(lambda: not supervised.left(), 5)
 
 
-def test_a_program_that_ignores_sigterm_is_killed(supervise: Callable[[str], Supervised]) -> None:
+def test_a_program_that_ignores_sigterm_is_killed(supervise):
     supervised = supervise("trap '' TERM; echo ready; while true; do sleep 0.1; done")
     supervised.grace = 0.2
     assert wait_until(lambda: b"ready" in supervised.lines, 10)
@@ -117,9 +116,7 @@ def test_a_program_that_ignores_sigterm_is_killed(supervise: Callable[[str], Sup
 
 
 @pytest.mark.parametrize("way", ["restart", "check"])
-def test_a_program_is_started_anew_when_its_supervisor_wants_it(
-    supervise: Callable[[str], Supervised], way: str
-) -> None:
+def test_a_program_is_started_anew_when_its_supervisor_wants_it(supervise, way):
     supervised = supervise("echo up; sleep 60")
     assert wait_until(lambda: b"up" in supervised.lines, 10)
     if way == "restart":
@@ -130,12 +127,10 @@ def test_a_program_is_started_anew_when_its_supervisor_wants_it(
     assert supervised.codes == [-signal.SIGTERM]
 
 
-def test_a_full_disk_does_not_end_a_supervisor(
-    supervise: Callable[[str], Supervised], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_does_not_end_a_supervisor(supervise, monkeypatch):
     errors = iter([errno.ENOSPC, errno.EAGAIN])
 
-    def fails_twice(this: Supervised, code: int | None) -> float:
+    def fails_twice(this, code):
         this.codes.append(code)
         if (number := next(errors, None)) is not None:
             raise OSError(number, os.strerror(number))
@@ -147,7 +142,7 @@ def test_a_full_disk_does_not_end_a_supervisor(
     assert wait_until(lambda: supervised.codes == [3, 3, 3], 10)
 
 
-def test_a_program_that_must_not_start_is_tried_again_later(supervise: Callable[[str], Supervised]) -> None:
+def test_a_program_that_must_not_start_is_tried_again_later(supervise):
     supervised = supervise("echo up; sleep 60")
     assert wait_until(lambda: b"up" in supervised.lines, 10)
     supervised.may = False
@@ -160,7 +155,7 @@ def test_a_program_that_must_not_start_is_tried_again_later(supervise: Callable[
 @pytest.mark.parametrize(
     "module", ["deploy.processes.supervisor", "deploy.device.reconnect", "deploy.container.supervisor"]
 )
-def test_supervisors_import_the_standard_library_only(module: str) -> None:
+def test_supervisors_import_the_standard_library_only(module):
     """They stay in the memory of small devices."""
     script = (
         f"import sys; before = set(sys.modules); import {module}; "

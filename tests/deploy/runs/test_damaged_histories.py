@@ -2,8 +2,6 @@
 
 import json
 from io import StringIO
-from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,12 +11,12 @@ from deploy.cli import cli
 from deploy.runs.display import report
 from deploy.runs.figure import draw
 from deploy.runs.trial_statistics import summarise
-from server.history import RunHistory, read_run
+from server.history import read_run
 
 from ...support.histories import write_history
 
 
-def one_with(path: Path, at: int, field: str, value: Any) -> RunHistory:
+def one_with(path, at, field, value):
     """Change one field of one line of a history, and read it as the commands do."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[at][field] = value
@@ -50,9 +48,7 @@ def one_with(path: Path, at: int, field: str, value: Any) -> RunHistory:
         (4, "group_metrics", {"a": {"loss": []}}),
     ],
 )
-def test_a_field_of_the_wrong_kind_is_named_and_its_line_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, at: int, field: str, value: Any
-) -> None:
+def test_a_field_of_the_wrong_kind_is_named_and_its_line_left_out(tmp_path, caplog, at, field, value):
     history = one_with(write_history(tmp_path / "md", [2.0, 1.0, 0.5, 0.4]).path, at, field, value)
     (warning,) = caplog.messages
     assert f"history.jsonl, line {at + 1}: not a line of a history: {field} " in warning
@@ -61,7 +57,7 @@ def test_a_field_of_the_wrong_kind_is_named_and_its_line_left_out(
 
 
 @pytest.mark.parametrize("value", [1e308, -1e308, 10**400, float("nan"), float("inf")])
-def test_a_number_too_large_to_be_summed_is_as_unknown_as_infinity(tmp_path: Path, value: float) -> None:
+def test_a_number_too_large_to_be_summed_is_as_unknown_as_infinity(tmp_path, value):
     path = write_history(tmp_path / "md", [2.0, 1.0, 0.5, 0.4]).path
     history = one_with(path, 4, "test_loss", value)
     assert [line["test_loss"] for line in history.rounds] == [2.0, 1.0, None, 0.4]
@@ -69,7 +65,7 @@ def test_a_number_too_large_to_be_summed_is_as_unknown_as_infinity(tmp_path: Pat
     Console(file=StringIO()).print(report([history]))
 
 
-def test_a_round_far_away_costs_no_memory(tmp_path: Path) -> None:
+def test_a_round_far_away_costs_no_memory(tmp_path):
     history = one_with(write_history(tmp_path / "md", [2.0, 1.0]).path, 3, "round", 2**31 - 1)
     draw([history], tmp_path / "figure.png")
     history = one_with(history.path, 3, "counts", [2**31 - 1, 1])
@@ -86,7 +82,7 @@ def test_a_round_far_away_costs_no_memory(tmp_path: Path) -> None:
         ("clients_per_round", None),
     ],
 )
-def test_advise_names_the_file_whose_settings_are_wrong(tmp_path: Path, field: str, value: Any) -> None:
+def test_advise_names_the_file_whose_settings_are_wrong(tmp_path, field, value):
     path = write_history(tmp_path / "md", [2.0] + [1.0] * 20).path
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[0] |= {"clients_per_round": 3, "seed": 1, "client_sizes": "", field: value}

@@ -2,7 +2,6 @@
 
 import json
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,17 +12,17 @@ from deploy.runs.trials import Trial
 from ...support.histories import write_history
 
 
-def console(*, terminal: bool = False, width: int = 80) -> tuple[Console, StringIO]:
+def console(*, terminal=False, width=80):
     output = StringIO()
     return Console(file=output, force_terminal=terminal, width=width, color_system=None), output
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> Trial:
+def trial(tmp_path):
     return Trial("md", {}, write_history(tmp_path / "md", [2.0, 1.5, 1.0], "md"))
 
 
-def test_plain_lines_name_the_selected_clients_with_counts_and_probabilities(trial: Trial) -> None:
+def test_plain_lines_name_the_selected_clients_with_counts_and_probabilities(trial):
     to, output = console()
     PlainDisplay(to, rounds=True).lines(trial, trial.history.rounds[-1:])
     assert output.getvalue().splitlines() == [
@@ -37,7 +36,7 @@ ESCAPES = "\x1b[2J\x1b]52;c;cm0gLXJmIH4=\x07"
 SHOWN = r"\x1b[2J\x1b]52;c;cm0gLXJmIH4=\x07"
 
 
-def hostile(trial: Trial) -> None:
+def hostile(trial):
     """Append rounds to a history whose texts are a client's, as an older version wrote them."""
     last = {**trial.history.rounds[-1], "round": 3, "skipped": f"why{ESCAPES}"}
     last["client_ids"] = [f"client-{ESCAPES}", *last["client_ids"][1:]]
@@ -47,7 +46,7 @@ def hostile(trial: Trial) -> None:
         file.writelines(json.dumps(line) + "\n" for line in (roster, last))
 
 
-def test_a_clients_terminal_escapes_are_shown_and_not_obeyed(trial: Trial) -> None:
+def test_a_clients_terminal_escapes_are_shown_and_not_obeyed(trial):
     hostile(trial)
     lines = trial.history.read()
     assert trial.history.client_ids[0] == SHOWN
@@ -62,7 +61,7 @@ def test_a_clients_terminal_escapes_are_shown_and_not_obeyed(trial: Trial) -> No
     assert shown.replace("\n", "").isprintable()
 
 
-def test_the_live_display_obeys_no_client(trial: Trial) -> None:
+def test_the_live_display_obeys_no_client(trial):
     hostile(trial)
     trial.history.read()
     to, output = console(terminal=True)
@@ -73,7 +72,7 @@ def test_the_live_display_obeys_no_client(trial: Trial) -> None:
     assert r"\x1b[2J" in output.getvalue()
 
 
-def test_a_quiet_display_prints_failures_only(trial: Trial) -> None:
+def test_a_quiet_display_prints_failures_only(trial):
     to, output = console()
     PlainDisplay(to, rounds=False).lines(trial, trial.history.rounds)
     assert output.getvalue().splitlines() == [
@@ -82,21 +81,21 @@ def test_a_quiet_display_prints_failures_only(trial: Trial) -> None:
     ]
 
 
-def test_a_long_round_is_told_unless_quiet(trial: Trial) -> None:
+def test_a_long_round_is_told_unless_quiet(trial):
     for rounds, shown in ((True, "md  round 3 has taken 61 s so far\n"), (False, "")):
         to, output = console()
         PlainDisplay(to, rounds=rounds).waits(trial, 61.2)
         assert output.getvalue() == shown
 
 
-def test_a_round_without_selected_clients(tmp_path: Path) -> None:
+def test_a_round_without_selected_clients(tmp_path):
     history = write_history(tmp_path / "md", [2.0, 1.5], "md", clients=[[]])
     to, output = console()
     PlainDisplay(to, rounds=True).lines(Trial("md", {}, history), history.trained)
     assert "selected nobody" in output.getvalue()
 
 
-def test_losses_that_are_not_finite_are_dashes(tmp_path: Path) -> None:
+def test_losses_that_are_not_finite_are_dashes(tmp_path):
     history = write_history(tmp_path / "md", [2.0, None, None], "md")
     history.rounds[-1]["test_accuracy"] = history.rounds[-1]["seconds"] = None
     history.rounds[-1]["probabilities"] = [None, 0.001]
@@ -119,7 +118,7 @@ def test_losses_that_are_not_finite_are_dashes(tmp_path: Path) -> None:
     assert "–" in output.getvalue()
 
 
-def test_a_trial_that_cannot_be_drawn_does_not_affect_the_others(trial: Trial, tmp_path: Path) -> None:
+def test_a_trial_that_cannot_be_drawn_does_not_affect_the_others(trial, tmp_path):
     odd = Trial("odd", {}, write_history(tmp_path / "odd", [2.0, 1.0], "odd"))
     del odd.history.rounds[-1]["counts"]
     to, output = console(terminal=True)
@@ -129,7 +128,7 @@ def test_a_trial_that_cannot_be_drawn_does_not_affect_the_others(trial: Trial, t
     assert "selected 00 ×2" in output.getvalue()
 
 
-def test_the_live_display_fits_80_columns(trial: Trial, tmp_path: Path) -> None:
+def test_the_live_display_fits_80_columns(trial, tmp_path):
     waiting = Trial("new", {}, write_history(tmp_path / "new", [2.0]))
     waiting.history.rounds.clear()
     long = Trial("long", {}, write_history(tmp_path / "long", [2.0, 1.0], "adaptive-osmd", "a=1 " * 30))
@@ -145,7 +144,7 @@ def test_the_live_display_fits_80_columns(trial: Trial, tmp_path: Path) -> None:
     assert "waiting to start" in text
 
 
-def test_the_report_marks_unfinished_trials(tmp_path: Path) -> None:
+def test_the_report_marks_unfinished_trials(tmp_path):
     trials = [
         write_history(tmp_path / "a", [2.0, 1.0]),
         write_history(tmp_path / "b", [2.0], "md", end=False),

@@ -2,7 +2,6 @@
 
 import struct
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from ...support.histories import write_history
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_it_draws_any_number_of_trials(tmp_path: Path, count: int) -> None:
+def test_it_draws_any_number_of_trials(tmp_path, count):
     trials = [write_history(tmp_path / f"{i}", [2.0, 1.5 - 0.1 * i, 1.0], "md") for i in range(count)]
     draw(trials, tmp_path / "figure.png")
     data = (tmp_path / "figure.png").read_bytes()
@@ -24,7 +23,7 @@ def test_it_draws_any_number_of_trials(tmp_path: Path, count: int) -> None:
     assert len(data) > 20_000  # not a blank page
 
 
-def test_measured_groups_get_a_panel(tmp_path: Path) -> None:
+def test_measured_groups_get_a_panel(tmp_path):
     trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
     draw([trial], tmp_path / "without.png")
     for line in trial.trained:
@@ -36,14 +35,14 @@ def test_measured_groups_get_a_panel(tmp_path: Path) -> None:
     assert (tmp_path / "with.png").read_bytes() != (tmp_path / "without.png").read_bytes()
 
 
-def test_the_name_of_a_client_is_no_formula(tmp_path: Path) -> None:
+def test_the_name_of_a_client_is_no_formula(tmp_path):
     trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
     trial.client_ids[0] = "$\\frac{$"  # which matplotlib cannot typeset
     draw([trial], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").exists()
 
 
-def test_a_long_name_of_a_client_leaves_room_for_the_panels(tmp_path: Path) -> None:
+def test_a_long_name_of_a_client_leaves_room_for_the_panels(tmp_path):
     trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
     trial.client_ids[0] = "W" * LONGEST_NAME
     with warnings.catch_warnings():
@@ -51,24 +50,24 @@ def test_a_long_name_of_a_client_leaves_room_for_the_panels(tmp_path: Path) -> N
         draw([trial], tmp_path / "figure.png")
 
 
-def test_a_loss_that_is_not_finite_leaves_a_gap(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_leaves_a_gap(tmp_path):
     trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
     trial.rounds[1]["test_loss"] = None
     draw([trial], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 20_000
 
 
-def test_without_a_round_there_is_nothing_to_draw(tmp_path: Path) -> None:
+def test_without_a_round_there_is_nothing_to_draw(tmp_path):
     with pytest.raises(ValueError, match="nothing to draw"):
         draw([write_history(tmp_path / "a", [2.0], end=False)], tmp_path / "figure.png")
     assert not (tmp_path / "figure.png").exists()
 
 
-def height_of(path: Path) -> int:
+def height_of(path):
     return int(struct.unpack(">II", path.read_bytes()[16:24])[1])
 
 
-def test_many_clients_share_rows(tmp_path: Path) -> None:
+def test_many_clients_share_rows(tmp_path):
     """A thousand clients had a figure of 26,676 pixels."""
     trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
     for line, clients in zip(trial.trained, ([0, 999], [3, 500]), strict=True):
@@ -97,7 +96,7 @@ def test_many_clients_share_rows(tmp_path: Path) -> None:
     assert rows_of(trial)[0].label == "25 clients (3)"
 
 
-def test_few_clients_have_a_row_each(tmp_path: Path) -> None:
+def test_few_clients_have_a_row_each(tmp_path):
     trial = write_history(tmp_path / "a", [2.0, 1.5])
     assert rows_of(trial) == [
         Row("03 (60)", [3]),

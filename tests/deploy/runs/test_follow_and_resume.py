@@ -6,18 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from deploy.runs import follow_and_resume
 from deploy.runs.follow_and_resume import train
 from deploy.runs.trials import Trial
-from server.history import VERSION, Line, RunHistory, read_run
+from server.history import VERSION, RunHistory, read_run
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import CheckpointFolder
 
@@ -30,11 +27,11 @@ class Run:
     last_words = "the end of its log"
     stopped = False
 
-    def __init__(self, path: Path, number: int) -> None:
+    def __init__(self, path, number):
         self.path, self.number, self.polls = path, number, 0
 
     @property
-    def over(self) -> bool:
+    def over(self):
         self.polls += 1
         if self.polls == DELAY:
             self.write(
@@ -44,63 +41,63 @@ class Run:
             self.write("end")
         return self.polls >= 10 * DELAY
 
-    def abort(self) -> None:
+    def abort(self):
         raise AssertionError("it is over")
 
-    def write(self, kind: str, **values: Any) -> None:
+    def write(self, kind, **values):
         self.path.parent.mkdir(exist_ok=True)
         with self.path.open("a") as file:
             file.write(json.dumps({"type": kind, "version": VERSION, **values}) + "\n")
 
 
 class Cluster:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = self.logs = folder
-        self.begun: list[list[str]] = []  # at each submission, the trials that had begun
+        self.begun = []  # at each submission, the trials that had begun
 
-    def check(self) -> list[str]:
+    def check(self):
         return []
 
-    def submit(self, run_config: Mapping[str, object], name: str) -> Run:
+    def submit(self, run_config, name):
         self.begun.append(sorted(path.parent.name for path in self.folder.glob("*/history.jsonl")))
         return Run(self.folder / name / "history.jsonl", len(self.begun))
 
 
 class Watcher:
-    def __init__(self, odd: str = "") -> None:
+    def __init__(self, odd=""):
         self.odd, self.events, self.waited = odd, list[str](), list[float]()
 
-    def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
+    def lines(self, trial, lines):
         if trial.name == self.odd and lines:
             raise TypeError("odd")
 
-    def event(self, text: str) -> None:
+    def event(self, text):
         self.events.append(text)
 
-    def waits(self, trial: Trial, seconds: float) -> None:
+    def waits(self, trial, seconds):
         self.waited.append(seconds)
 
-    def refresh(self) -> None:
+    def refresh(self):
         pass
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _impatient(monkeypatch):
     monkeypatch.setattr(follow_and_resume, "WATCH_INTERVAL", 0)
 
 
-def make(folder: Path, *names: str) -> list[Trial]:
+def make(folder, *names):
     return [Trial(name, {}, RunHistory(folder / name / "history.jsonl")) for name in names]
 
 
-def test_a_trial_starts_after_the_one_before_so_that_histories_are_read_in_order(tmp_path: Path) -> None:
+def test_a_trial_starts_after_the_one_before_so_that_histories_are_read_in_order(tmp_path):
     cluster = Cluster(tmp_path)
     train(cluster, make(tmp_path, "c", "a", "b"), Watcher(), at_once=True)
     assert cluster.begun == [[], ["c"], ["a", "c"]]
     assert [trial.label for trial in read_run(tmp_path)] == ["c", "a", "b"]
 
 
-def test_a_trial_that_cannot_be_shown_is_reported_and_all_are_trained(tmp_path: Path) -> None:
+def test_a_trial_that_cannot_be_shown_is_reported_and_all_are_trained(tmp_path):
     watcher = Watcher(odd="b")
     trained = make(tmp_path, "a", "b", "c")
     train(Cluster(tmp_path), trained, watcher, at_once=False)
@@ -108,9 +105,7 @@ def test_a_trial_that_cannot_be_shown_is_reported_and_all_are_trained(tmp_path: 
     assert watcher.events == ["b: cannot be shown: TypeError('odd')"] * 2
 
 
-def test_a_long_wait_for_news_is_told_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_wait_for_news_is_told_again_and_again(tmp_path, monkeypatch):
     clock = iter(range(0, 10**6, 8))  # s: each look at the clock is 8 s after the last
     own = SimpleNamespace(monotonic=lambda: float(next(clock)), sleep=time.sleep)
     monkeypatch.setattr(follow_and_resume, "time", own)  # other threads have the real clock
@@ -124,7 +119,7 @@ def test_a_long_wait_for_news_is_told_again_and_again(
 class Killed:
     """A run whose ServerApp wrote some rounds and was killed."""
 
-    def __init__(self, path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, path, lines):
         path.parent.mkdir(exist_ok=True)
         with path.open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
@@ -133,28 +128,28 @@ class Killed:
     last_words = "the end of its log"
     stopped = False
 
-    def abort(self) -> None:
+    def abort(self):
         raise AssertionError("it is over")
 
 
 class Fatal:
     """An engine on which each run is killed after the given number of rounds, or ends (None)."""
 
-    def __init__(self, folder: Path, *rounds: int | None, error: str = "") -> None:
+    def __init__(self, folder, *rounds, error=""):
         self.folder, self.rounds, self.error = folder, list(rounds), error
         self.logs = folder
-        self.submitted: list[tuple[str, object]] = []
+        self.submitted = []
         self._reached = 0
 
-    def check(self) -> list[str]:
+    def check(self):
         return []
 
-    def submit(self, run_config: Mapping[str, object], name: str) -> Killed:
+    def submit(self, run_config, name):
         resume = run_config.get("resume", False)
         self.submitted.append((name, resume))
         path = self.folder / "md" / "history.jsonl"
         settings = {"selector": "md", "selector_settings": "", "num_rounds": 9}
-        first: dict[str, Any] = {"type": "run", "version": VERSION, **settings}
+        first = {"type": "run", "version": VERSION, **settings}
         if resume:
             first = {"type": "resume", "round": self._reached, "num_rounds": 9}
         more = self.rounds.pop(0)
@@ -165,7 +160,7 @@ class Fatal:
         return Killed(path, [first, *rounds, *([{"type": "error", "reason": "no"}] if self.error else [])])
 
 
-def test_a_trial_whose_serverapp_is_killed_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_trial_whose_serverapp_is_killed_resumes_from_its_checkpoint(tmp_path):
     engine, watcher = Fatal(tmp_path, 2, 0, 0, 1, 0, None), Watcher()
     (trial,) = make(tmp_path, "md")
     train(engine, [trial], watcher, at_once=True)
@@ -191,21 +186,21 @@ class Unnoticed:
     polls = 0
 
     @property
-    def over(self) -> bool:
+    def over(self):
         self.polls += 1
         assert self.polls < 20, "its end is not noticed"
         return False
 
-    def abort(self) -> None:
+    def abort(self):
         self.aborted = True
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
-def test_a_serverapp_that_is_killed_before_its_first_line_of_history_is_noticed(tmp_path: Path) -> None:
-    runs: list[Any] = []
+def test_a_serverapp_that_is_killed_before_its_first_line_of_history_is_noticed(tmp_path):
+    runs = []
 
     class Engine(Fatal):
-        def submit(self, run_config: Mapping[str, object], name: str) -> Any:
+        def submit(self, run_config, name):
             if len(runs) == 1:  # the second ServerApp claims the checkpoints and writes nothing
                 runs.append(Unnoticed())
             else:
@@ -225,7 +220,7 @@ def test_a_serverapp_that_is_killed_before_its_first_line_of_history_is_noticed(
     assert runs[1].aborted
 
 
-def test_a_trial_without_progress_is_given_up(tmp_path: Path) -> None:
+def test_a_trial_without_progress_is_given_up(tmp_path):
     engine, watcher = Fatal(tmp_path, 2, *[0] * 20), Watcher()
     (trial,) = make(tmp_path, "md")
     train(engine, [trial], watcher, at_once=True)
@@ -233,14 +228,14 @@ def test_a_trial_without_progress_is_given_up(tmp_path: Path) -> None:
     assert watcher.events[-1].startswith("md failed: ended unexpectedly; the end of its log")
 
 
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     engine, watcher = Fatal(tmp_path, *[0] * 20), Watcher()
     train(engine, make(tmp_path, "md"), watcher, at_once=True)
     assert watcher.events[-1] == f"md failed: ended unexpectedly: no space is left for {tmp_path / 'md'}"
 
 
-def test_a_failed_trial_gives_its_reason_and_is_not_restarted(tmp_path: Path) -> None:
+def test_a_failed_trial_gives_its_reason_and_is_not_restarted(tmp_path):
     engine, watcher = Fatal(tmp_path, 2, 2, error="no"), Watcher()
     train(engine, make(tmp_path, "md"), watcher, at_once=True)
     assert watcher.events == ["md failed: no"]
@@ -255,25 +250,25 @@ class Endless:
     last_words = "nothing"
     stopped = False
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.aborted = 0
 
-    def abort(self) -> None:
+    def abort(self):
         self.aborted += 1
 
 
 class Deaf:
     """An engine that never notices the end of a run."""
 
-    def __init__(self, folder: Path, *ends: str) -> None:
+    def __init__(self, folder, *ends):
         self.logs = folder
         self.ends = list(ends)
-        self.runs: list[Endless] = []
+        self.runs = []
 
-    def check(self) -> list[str]:
+    def check(self):
         return []
 
-    def submit(self, run_config: Mapping[str, object], name: str) -> Endless:
+    def submit(self, run_config, name):
         trial = self.logs / "md"
         (trial / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         end = self.ends.pop(0)
@@ -291,9 +286,7 @@ class Deaf:
         return self.runs[-1]
 
 
-def test_a_killed_serverapp_and_the_end_of_a_history_are_noticed_without_the_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_serverapp_and_the_end_of_a_history_are_noticed_without_the_engine(tmp_path, monkeypatch):
     monkeypatch.setattr(follow_and_resume, "END_TIMEOUT", 0.05)
     engine, watcher = Deaf(tmp_path, "killed", "finished"), Watcher()
     (trial,) = make(tmp_path, "md")
@@ -303,17 +296,17 @@ def test_a_killed_serverapp_and_the_end_of_a_history_are_noticed_without_the_eng
     assert watcher.events == ["md: its ServerApp died; it is started again"]
 
 
-def test_a_run_is_followed_until_its_log_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_followed_until_its_log_has_ended(tmp_path, monkeypatch):
     """Lines that came 10 s after the end of the history, on a busy machine, were not printed."""
     now = 0.0
 
-    def sleep(_: float) -> None:
+    def sleep(_):
         nonlocal now
         now += 1.0
 
     class Late(Endless):
         @property
-        def over(self) -> bool:
+        def over(self):
             return now >= 30
 
     engine, (trial,) = Deaf(tmp_path, "finished"), make(tmp_path, "md")
@@ -324,7 +317,7 @@ def test_a_run_is_followed_until_its_log_has_ended(tmp_path: Path, monkeypatch: 
     assert now >= 30
 
 
-def test_a_run_is_not_over_while_its_serverapp_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_not_over_while_its_serverapp_works(tmp_path, monkeypatch):
     (trial,) = make(tmp_path, "md")
     following = follow_and_resume._Follower(Fatal(tmp_path, 2), trial)
     assert following.over
@@ -332,7 +325,7 @@ def test_a_run_is_not_over_while_its_serverapp_works(tmp_path: Path, monkeypatch
     assert not following.over
 
 
-def test_a_run_that_was_stopped_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_stopped_is_not_started_again(tmp_path, monkeypatch):
     """`cohort server stop` ends the ServerApp, which then looks as if it had died."""
     monkeypatch.setattr(Killed, "stopped", True)
     engine = Fatal(tmp_path, 2, None)

@@ -4,10 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from deploy.cli import cli
 from strategies import extensions
@@ -44,7 +43,7 @@ SMALL = (
 )
 
 
-def cohort(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def cohort(folder, *arguments, **environment):
     return subprocess.run(
         [*PROGRAM, *arguments],
         cwd=folder,
@@ -55,7 +54,7 @@ def cohort(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
     )
 
 
-def here(*arguments: str) -> Result:
+def here(*arguments):
     """Run the command in this process, which does not know the user's selector."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv(extensions.VARIABLE, "")
@@ -63,17 +62,17 @@ def here(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "my.py").write_text(OWN)
     return tmp_path
 
 
-def losses(folder: Path) -> list[float]:
+def losses(folder):
     lines = map(json.loads, (folder / "out" / "by-size" / "history.jsonl").read_text().splitlines())
     return [line["test_loss"] for line in lines if line["type"] == "round"]
 
 
-def test_simulate_trains_with_the_users_selector_and_task(folder: Path) -> None:
+def test_simulate_trains_with_the_users_selector_and_task(folder):
     run = cohort(folder, "simulate", "--engine", "batched", *SMALL, "--import", "my.py")
     assert run.returncode == 0, run.stdout + run.stderr
     assert len(losses(folder)) == 3
@@ -84,7 +83,7 @@ def test_simulate_trains_with_the_users_selector_and_task(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_the_processes_of_up_import_the_users_file(folder: Path) -> None:
+def test_the_processes_of_up_import_the_users_file(folder):
     run = cohort(folder, "up", *SMALL, "--import", "my.py")
     assert run.returncode == 0, run.stdout + run.stderr
     found = losses(folder)
@@ -93,7 +92,7 @@ def test_the_processes_of_up_import_the_users_file(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_installed_package_registers_itself_and_a_broken_one_stops_nothing(folder: Path) -> None:
+def test_an_installed_package_registers_itself_and_a_broken_one_stops_nothing(folder):
     """Two packages on the path, one of them broken; a third registers the same name again."""
     package = folder / "packages"
     (package / "plug-1.0.dist-info").mkdir(parents=True)
@@ -112,7 +111,7 @@ def test_an_installed_package_registers_itself_and_a_broken_one_stops_nothing(fo
     assert "entry point broken = no_such_module:Thing cannot be loaded" in run.stderr
 
 
-def test_bench_takes_the_option(folder: Path) -> None:
+def test_bench_takes_the_option(folder):
     (folder / "noisy.py").write_text("print('imported')")
     assert "imported" in here("bench", "--import", str(folder / "noisy.py"), "papers", "--list").stdout
     refused = here("bench", "--import", "none.py", "papers", "--list")
@@ -120,14 +119,14 @@ def test_bench_takes_the_option(folder: Path) -> None:
     assert "none.py': cannot be imported: FileNotFoundError" in refused.stderr
 
 
-def test_a_name_that_is_taken_is_refused(folder: Path) -> None:
+def test_a_name_that_is_taken_is_refused(folder):
     (folder / "taken.py").write_text(OWN.replace('"by-size"', '"uniform"'))
     refused = here("simulate", "--engine", "ray", *SMALL, "--import", str(folder / "taken.py"))
     assert refused.exit_code == 2
     assert "name = 'uniform': is taken by UniformSelector" in refused.stderr
 
 
-def test_a_path_that_the_environment_variable_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_the_environment_variable_cannot_hold_is_refused(monkeypatch):
     monkeypatch.setenv(extensions.VARIABLE, "")
     with pytest.raises(ValueError, match=f"must not contain '{os.pathsep}'"):
         extensions.name_modules([f"a{os.pathsep}b.py"])

@@ -2,8 +2,6 @@
 
 import json
 import math
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,19 +19,19 @@ from ...support.histories import write_history
     ("text", "seeds"),
     [("1-5", [1, 2, 3, 4, 5]), ("7", [7]), ("1,3,7-9", [1, 3, 7, 8, 9]), (" 2 , 1", [2, 1])],
 )
-def test_seeds_are_read(text: str, seeds: list[int]) -> None:
+def test_seeds_are_read(text, seeds):
     assert parse_seeds(text) == seeds
 
 
 @pytest.mark.parametrize(
     "text", ["", "a", "5-1", "1-", "-1", "1,,2", "1,1", "1-3,2", "0-100000", "1.5", "1_0"]
 )
-def test_wrong_seeds_are_refused(text: str) -> None:
+def test_wrong_seeds_are_refused(text):
     with pytest.raises(ValueError, match="seeds = "):
         parse_seeds(text)
 
 
-def test_an_interval_is_that_of_student() -> None:
+def test_an_interval_is_that_of_student():
     # By hand: mean 2, standard deviation 1, three values: 4.303 / sqrt(3).
     found = interval([1.0, 2.0, 3.0])
     assert found.mean == 2.0
@@ -47,14 +45,14 @@ def test_an_interval_is_that_of_student() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 5, 31, 40])
-def test_95_of_100_intervals_hold_the_truth(count: int) -> None:
+def test_95_of_100_intervals_hold_the_truth(count):
     rng = np.random.default_rng(3)
     found = [interval(rng.normal(1.0, 2.0, count).tolist()) for _ in range(4000)]
     held = np.mean([abs(each.mean - 1.0) <= each.half for each in found])
     assert 0.94 < held < 0.965
 
 
-def trials(folder: Path, losses: dict[str, Sequence[float]], first: int = 1) -> list[RunHistory]:
+def trials(folder, losses, first=1):
     """Write a trial for each selector and seed, with the loss of its last rounds."""
     found = []
     for selector, each in losses.items():
@@ -69,7 +67,7 @@ def trials(folder: Path, losses: dict[str, Sequence[float]], first: int = 1) -> 
     return found
 
 
-def test_trials_are_grouped_only_if_they_differ_in_the_seed(tmp_path: Path) -> None:
+def test_trials_are_grouped_only_if_they_differ_in_the_seed(tmp_path):
     several = trials(tmp_path / "a", {"md": [1.0, 2.0], "uniform": [1.0, 2.0]})
     groups = by_selector(several[::-1])
     assert groups is not None
@@ -82,7 +80,7 @@ def test_trials_are_grouped_only_if_they_differ_in_the_seed(tmp_path: Path) -> N
     assert by_selector([write_history(tmp_path / f"{i}", [1.0]) for i in range(2)]) is None  # without seeds
 
 
-def test_differences_are_paired(tmp_path: Path) -> None:
+def test_differences_are_paired(tmp_path):
     """The seeds differ by 1, the selectors by .1: only the paired differences show it."""
     groups = by_selector(
         trials(
@@ -100,7 +98,7 @@ def test_differences_are_paired(tmp_path: Path) -> None:
     assert paired_verdict(groups) == ["For a comparison, train uniform as well (--selector uniform)."]
 
 
-def test_table_and_figure_have_a_row_and_a_curve_for_each_selector(tmp_path: Path) -> None:
+def test_table_and_figure_have_a_row_and_a_curve_for_each_selector(tmp_path):
     several = trials(tmp_path, {"uniform": [1.0, 2.0, 3.0], "md": [0.9, 1.91, 2.89]})
     console = Console(width=140, record=True)
     console.print(report(several))
@@ -118,5 +116,5 @@ def test_table_and_figure_have_a_row_and_a_curve_for_each_selector(tmp_path: Pat
     assert (tmp_path / "several.png").read_bytes() != (tmp_path / "one.png").read_bytes()
 
 
-def test_an_unknown_half_excludes_nothing() -> None:
+def test_an_unknown_half_excludes_nothing():
     assert not Interval(5.0, math.nan).excludes_zero

@@ -2,19 +2,15 @@
 
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from deploy.cli import cli
 from deploy.engines import batched
 from deploy.runs.selector_advice import find_history, read_log
 from server.history import read_lines
-from strategies.advice import LoggedRound
 
 from ...support.processes import simulate_here
 
@@ -24,20 +20,20 @@ NAMES = (
 )
 
 
-def cohort(*arguments: object) -> Result:
+def cohort(*arguments):
     return CliRunner().invoke(cli, [*map(str, arguments)])
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
+def lines(folder):
     return read_lines(folder / "history.jsonl")
 
 
-def log_of(folder: Path) -> list[LoggedRound]:
+def log_of(folder):
     return read_log(find_history(folder)).rounds
 
 
 @pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def comparison(tmp_path_factory):
     """Return the folder of a comparison that `cohort simulate` made."""
     folder = tmp_path_factory.mktemp("advice") / "run"
     names = [each for name in ("md", "uniform", "pow-d") for each in ("--selector", name)]
@@ -50,10 +46,10 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def edited(comparison: Path, tmp_path: Path) -> Callable[..., Path]:
+def edited(comparison, tmp_path):
     """Return a function that copies the uniform trial and changes its lines."""
 
-    def edit(change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Path:
+    def edit(change):
         changed = change(lines(comparison / "uniform"))
         (tmp_path / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in changed))
         return tmp_path
@@ -61,10 +57,10 @@ def edited(comparison: Path, tmp_path: Path) -> Callable[..., Path]:
     return edit
 
 
-def each_round(**values: Any) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
+def each_round(**values):
     """Change values in the lines of the rounds from 1 on; a function takes the line."""
 
-    def change(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def change(all_lines):
         for line in all_lines:
             if line["type"] == "round" and line["round"]:
                 line |= {key: value(line) if callable(value) else value for key, value in values.items()}
@@ -83,15 +79,13 @@ def each_round(**values: Any) -> Callable[[list[dict[str, Any]]], list[dict[str,
         {"num_available": "x"},
     ],
 )
-def test_a_damaged_round_is_refused_with_the_name_of_the_file(
-    edited: Callable[..., Path], damage: dict[str, Any]
-) -> None:
+def test_a_damaged_round_is_refused_with_the_name_of_the_file(edited, damage):
     result = cohort("advise", edited(each_round(**damage)))
     assert result.exit_code == 2, result.output
     assert "history.jsonl: " in result.output  # the lines are left out, or contradict each other
 
 
-def test_json_is_all_that_is_printed(comparison: Path) -> None:
+def test_json_is_all_that_is_printed(comparison):
     result = cohort("advise", comparison, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -103,13 +97,13 @@ def test_json_is_all_that_is_printed(comparison: Path) -> None:
     assert [name for name in NAMES if found[name]["exact"]] == ["uniform", "md"]
 
 
-def test_the_folder_of_a_trial_and_a_choice_of_selectors(comparison: Path) -> None:
+def test_the_folder_of_a_trial_and_a_choice_of_selectors(comparison):
     result = cohort("advise", comparison / "md", "--selector", "md", "--selector", "avare", "--json")
     assert result.exit_code == 0, result.output
     assert list(json.loads(result.stdout)) == ["uniform", "md", "avare"]
 
 
-def test_the_table_ends_with_advice(comparison: Path) -> None:
+def test_the_table_ends_with_advice(comparison):
     result = cohort("advise", comparison)
     assert result.exit_code == 0, result.output
     text = " ".join(result.stdout.split())
@@ -119,7 +113,7 @@ def test_the_table_ends_with_advice(comparison: Path) -> None:
     assert ("Use " in text) != ("The log cannot tell: in its 15 rounds," in text)
 
 
-def test_the_importance_in_the_log_is_that_of_the_draws(comparison: Path) -> None:
+def test_the_importance_in_the_log_is_that_of_the_draws(comparison):
     for name in ("md", "uniform"):
         rounds = log_of(comparison / name)
         assert len(rounds) == 15
@@ -128,7 +122,7 @@ def test_the_importance_in_the_log_is_that_of_the_draws(comparison: Path) -> Non
             np.testing.assert_allclose(round.importance, expected, rtol=1e-6)
 
 
-def test_unavailable_clients_are_in_the_history(tmp_path: Path) -> None:
+def test_unavailable_clients_are_in_the_history(tmp_path):
     config = {"num-clients": 8, "num-rounds": 40, "seed": 5, "clients-per-round": 2, "selector": "md"}
     run = {**config, "availability": "uniform:rates=0.6", "output-dir": str(tmp_path)}
     batched.run(run)
@@ -145,10 +139,10 @@ def test_unavailable_clients_are_in_the_history(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_a_missing_norm_or_reply_is_made_up_for(edited: Callable[..., Path], comparison: Path) -> None:
+def test_a_missing_norm_or_reply_is_made_up_for(edited, comparison):
     """In each round with two clients the first one's norm is missing: the other's importance doubles."""
 
-    def without_first(line: dict[str, Any]) -> list[float | None]:
+    def without_first(line):
         norms = line["update_norms"]
         return [None, *norms[1:]] if len(norms) == 2 else norms
 
@@ -160,37 +154,37 @@ def test_a_missing_norm_or_reply_is_made_up_for(edited: Callable[..., Path], com
             np.testing.assert_allclose(other.importance, 2 * one.importance[1:])
 
 
-def test_skipped_rounds_are_left_out(edited: Callable[..., Path]) -> None:
-    def skip(line: dict[str, Any]) -> str:
+def test_skipped_rounds_are_left_out(edited):
+    def skip(line):
         return "quorum" if line["round"] == 3 else ""
 
     assert [each.number for each in log_of(edited(each_round(skipped=skip)))] == [1, 2, *range(4, 16)]
 
 
-def without(kind: str) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
+def without(kind):
     return lambda all_lines: [line for line in all_lines if line["type"] != kind]
 
 
-def few_rounds(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def few_rounds(all_lines):
     return [line for line in all_lines if line.get("round", 0) < 5]
 
 
-def buffered(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def buffered(all_lines):
     return [{**all_lines[0], "mode": "buffered"}, *all_lines[1:]]
 
 
-def no_rounds(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def no_rounds(all_lines):
     return [line for line in all_lines if not line.get("round")]
 
 
-def other_sizes(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def other_sizes(all_lines):
     for line in all_lines:
         if line["type"] == "roster":
             line["used_sizes"] = line["used_sizes"][::-1]
     return all_lines
 
 
-def one_client(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def one_client(all_lines):
     for line in all_lines:
         if line["type"] == "roster":
             line |= {"client_ids": ["client-00"], "client_groups": None}
@@ -215,9 +209,7 @@ def one_client(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         (each_round(num_available=7, absent=lambda line: line["clients"][:1]), "an unavailable client was"),
     ],
 )
-def test_a_history_that_cannot_be_studied_is_refused(
-    edited: Callable[..., Path], change: Any, message: str
-) -> None:
+def test_a_history_that_cannot_be_studied_is_refused(edited, change, message):
     result = cohort("advise", edited(change))
     assert result.exit_code == 2, result.output
     assert message in result.stderr
@@ -225,9 +217,7 @@ def test_a_history_that_cannot_be_studied_is_refused(
 
 
 @pytest.mark.parametrize("guard", ["sane", "strict"])
-def test_the_log_of_a_simulation_of_many_clients_can_be_studied(
-    tmp_path: Path, guard: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_of_a_simulation_of_many_clients_can_be_studied(tmp_path, guard, monkeypatch):
     """Of 200 clients with skewed sizes, strict clips some: the history has the sizes that were used."""
     simulate_here(monkeypatch)
     arguments = ("--clients", 200, "--rounds", 12, "--per-round", 10, "--out", tmp_path / "run", "--quiet")
@@ -240,8 +230,8 @@ def test_the_log_of_a_simulation_of_many_clients_can_be_studied(
     assert all_lines[0]["guard"] == guard
 
 
-def test_a_field_that_is_missing_is_named(edited: Callable[..., Path]) -> None:
-    def change(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def test_a_field_that_is_missing_is_named(edited):
+    def change(all_lines):
         for line in all_lines:
             line.pop("weights", None)
         return all_lines
@@ -249,7 +239,7 @@ def test_a_field_that_is_missing_is_named(edited: Callable[..., Path]) -> None:
     assert "cannot be studied, since it has no 'weights'" in cohort("advise", edited(change)).stderr
 
 
-def test_other_bad_input_is_refused(comparison: Path, tmp_path: Path) -> None:
+def test_other_bad_input_is_refused(comparison, tmp_path):
     biased = tmp_path / "biased"
     shutil.copytree(comparison / "pow-d", biased)
     for arguments, message in (
@@ -265,7 +255,7 @@ def test_other_bad_input_is_refused(comparison: Path, tmp_path: Path) -> None:
         assert message in result.stderr
 
 
-def test_the_folder_of_a_sweep_is_refused_with_a_trial(tmp_path: Path) -> None:
+def test_the_folder_of_a_sweep_is_refused_with_a_trial(tmp_path):
     trial = tmp_path / "trials" / "md-seed-1"
     trial.mkdir(parents=True)
     (trial / "history.jsonl").write_text("")

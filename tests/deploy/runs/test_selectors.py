@@ -9,13 +9,13 @@ from deploy.runs.selectors import describe
 from strategies.selectors.registry import available, selector_type
 
 
-def shown(*arguments: str) -> str:
+def shown(*arguments):
     result = CliRunner().invoke(cli, ["selectors", *arguments], env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
     return result.output
 
 
-def test_every_selector_has_a_line_that_fits() -> None:
+def test_every_selector_has_a_line_that_fits():
     text = shown()
     for name in available():
         (line,) = re.findall(rf"^ {name} .*$", text, re.MULTILINE)
@@ -33,13 +33,13 @@ def test_every_selector_has_a_line_that_fits() -> None:
         ("lipschitz-is", ["lipschitz"], "each round"),
     ],
 )
-def test_what_a_selector_needs_and_whether_it_is_unbiased(name: str, needs: list[str], unbiased: str) -> None:
+def test_what_a_selector_needs_and_whether_it_is_unbiased(name, needs, unbiased):
     about = json.loads(shown(name, "--json"))[name]
     assert about["needs"] == needs
     assert about["unbiased"] == unbiased
 
 
-def test_the_settings_of_a_selector_are_explained() -> None:
+def test_the_settings_of_a_selector_are_explained():
     text = shown("pow-d")
     assert "pow-d selects clients with the largest losses" in text
     assert "num-candidates" in text
@@ -56,9 +56,7 @@ def test_the_settings_of_a_selector_are_explained() -> None:
         (("simulate", "--set", "server-strategy=FedAdan"), "(did you mean FedAdam?)"),
     ],
 )
-def test_a_misspelt_name_is_refused_with_the_most_similar_one(
-    arguments: tuple[str, ...], reason: str
-) -> None:
+def test_a_misspelt_name_is_refused_with_the_most_similar_one(arguments, reason):
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 2
     assert reason in " ".join(result.output.split())

@@ -22,7 +22,7 @@ CONFIG = {
 }
 
 
-def test_a_plan_can_be_read_after_its_folder_was_moved(tmp_path: Path) -> None:
+def test_a_plan_can_be_read_after_its_folder_was_moved(tmp_path):
     (tmp_path / "run").mkdir()
     planned = [Trial(name, {}, RunHistory(Path())) for name in "ba"]
     for seed, trial in enumerate(planned):
@@ -41,11 +41,11 @@ def test_a_plan_can_be_read_after_its_folder_was_moved(tmp_path: Path) -> None:
 
 
 def test_runs_that_start_together_have_folders_of_their_own_in_the_order_of_their_starts(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     parent = tmp_path / "runs"
 
-    def make() -> Path:
+    def make():
         with new_run_folder(parent) as folder:
             (folder / "run.json").touch()
         return folder
@@ -57,7 +57,7 @@ def test_runs_that_start_together_have_folders_of_their_own_in_the_order_of_thei
     assert one_after_another == sorted(one_after_another)
 
 
-def test_the_folder_of_a_run_that_did_not_start_is_removed_unless_it_holds_files(tmp_path: Path) -> None:
+def test_the_folder_of_a_run_that_did_not_start_is_removed_unless_it_holds_files(tmp_path):
     with pytest.raises(OSError, match="first"), new_run_folder(tmp_path / "new" / "runs"):
         raise OSError("first")
     assert list((tmp_path / "new").iterdir()) == []
@@ -74,7 +74,7 @@ def test_the_folder_of_a_run_that_did_not_start_is_removed_unless_it_holds_files
         pass
 
 
-def test_paths_hold_in_the_folders_of_the_apps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_hold_in_the_folders_of_the_apps(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = {"client-settings": "mine.json", "client-sizes": "", "data-dir": "/data", "task": "digits"}
     assert with_absolute_paths(given) == {**given, "client-settings": str(tmp_path / "mine.json")}
@@ -96,7 +96,7 @@ def test_paths_hold_in_the_folders_of_the_apps(tmp_path: Path, monkeypatch: pyte
         ('{"note": "' + "x" * LARGEST_PLAN + '"}', "is larger than 16 MiB"),
     ],
 )
-def test_a_damaged_or_foreign_plan_is_refused_with_its_name(tmp_path: Path, text: str, message: str) -> None:
+def test_a_damaged_or_foreign_plan_is_refused_with_its_name(tmp_path, text, message):
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(ValueError, match=rf"run\.json: cannot be used: .*({message})") as refused:
         read_plan(tmp_path)
@@ -106,7 +106,7 @@ def test_a_damaged_or_foreign_plan_is_refused_with_its_name(tmp_path: Path, text
 @pytest.mark.parametrize(
     "key", ["selector", "task", "num-clients", "clients-per-round", "num-rounds", "seed"]
 )
-def test_a_plan_whose_trial_lacks_a_setting_is_refused_in_one_line(tmp_path: Path, key: str) -> None:
+def test_a_plan_whose_trial_lacks_a_setting_is_refused_in_one_line(tmp_path, key):
     lacking = {name: value for name, value in CONFIG.items() if name != key}
     write_plan(tmp_path, [Trial("md", lacking, RunHistory(tmp_path / "history.jsonl"))], "cluster")
     result = CliRunner().invoke(cli, ["up", "--resume", str(tmp_path)])
@@ -121,9 +121,7 @@ def test_a_plan_whose_trial_lacks_a_setting_is_refused_in_one_line(tmp_path: Pat
     ("key", "value", "message"),
     [("num-rounds", "9", "num-rounds = '9': "), ("num-clients", 0, "num-clients = 0: "), ("sed", 1, "sed")],
 )
-def test_a_plan_whose_trial_has_a_wrong_setting_is_refused_in_one_line(
-    tmp_path: Path, key: str, value: str | int, message: str
-) -> None:
+def test_a_plan_whose_trial_has_a_wrong_setting_is_refused_in_one_line(tmp_path, key, value, message):
     trial = Trial("md", {**CONFIG, key: value}, RunHistory(tmp_path / "history.jsonl"))
     write_plan(tmp_path, [trial], "cluster")
     result = CliRunner().invoke(cli, ["up", "--resume", str(tmp_path)])

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -45,33 +44,33 @@ class BySize(ProbabilitySelector):
 """
 
 
-def sweep(folder: Path, *options: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+def sweep(folder, *options, check=True):
     run = subprocess.run(command(*options), cwd=folder, capture_output=True, text=True, check=False)
     assert not check or run.returncode == 0, run.stdout + run.stderr
     return run
 
 
-def command(*options: str) -> list[str]:
+def command(*options):
     program = (sys.executable, "-c", "from deploy.command import main; main()")
     return [*program, "sweep", "sweep.toml", "--out", "out", "--jobs", "1", *options]
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
+def rows(folder):
     with (folder / "out" / "results.csv").open() as file:
         return list(csv.DictReader(file))
 
 
-def without_seconds(found: list[dict[str, str]]) -> list[dict[str, str]]:
+def without_seconds(found):
     return [{name: value for name, value in row.items() if name != "seconds"} for row in found]
 
 
-def written(folder: Path) -> dict[str, int]:
+def written(folder):
     """Return when the result of each trial was written, by the name of the trial's folder."""
     return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("out/trials/*/result.json")}
 
 
 @pytest.mark.slow
-def test_a_sweep_writes_its_results_and_continues_after_a_kill(tmp_path: Path) -> None:
+def test_a_sweep_writes_its_results_and_continues_after_a_kill(tmp_path):
     """One grid, trained without and with a kill; then a trial's result is damaged."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
@@ -113,7 +112,7 @@ def test_a_sweep_writes_its_results_and_continues_after_a_kill(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_users_selector_is_imported_and_trained_again_after_an_edit(tmp_path: Path) -> None:
+def test_a_users_selector_is_imported_and_trained_again_after_an_edit(tmp_path):
     grid = GRID.replace('["uniform", "md"]', '["md", "by-size"]').replace("[1, 3]", "3").replace("1-2", "1")
     (tmp_path / "sweep.toml").write_text(f'{grid}import = "my.py"\n')
     (tmp_path / "my.py").write_text(OWN)
@@ -132,7 +131,7 @@ def test_a_users_selector_is_imported_and_trained_again_after_an_edit(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_failing_trial_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_failing_trial_does_not_stop_the_others(tmp_path):
     (tmp_path / "sweep.toml").write_text(GRID.replace("[1, 3]", "1").replace('"md"', '"by-size"'))
     (tmp_path / "helper.py").write_text("POWER = 1.0\n")
     (tmp_path / "my.py").write_text(OWN.replace("return p / p.sum()", "raise RuntimeError('on purpose')"))
@@ -143,7 +142,7 @@ def test_a_failing_trial_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_results_that_cannot_be_written_are_an_error_in_one_line(tmp_path: Path) -> None:
+def test_results_that_cannot_be_written_are_an_error_in_one_line(tmp_path):
     (tmp_path / "sweep.toml").write_text(GRID.replace("[1, 3]", "1").replace('["uniform", "md"]', '["md"]'))
     (tmp_path / "out" / "results.csv").mkdir(parents=True)
     run = sweep(tmp_path, check=False)
@@ -162,9 +161,7 @@ def test_results_that_cannot_be_written_are_an_error_in_one_line(tmp_path: Path)
         (("--track", "nope"), "track = 'nope'"),
     ],
 )
-def test_a_wrong_command_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], message: str
-) -> None:
+def test_a_wrong_command_is_refused(tmp_path, monkeypatch, options, message):
     (tmp_path / "sweep.toml").write_text(GRID)
     (tmp_path / "bad.py").write_text("def")
     monkeypatch.chdir(tmp_path)

@@ -11,13 +11,13 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 SMALL = "num-clients = 5\nclients-per-round = 2\nnum-rounds = 2\n"
 
 
-def file_with(folder: Path, text: str) -> Path:
+def file_with(folder, text):
     path = folder / "sweep.toml"
     path.write_text(text)
     return path
 
 
-def test_each_list_is_an_axis(tmp_path: Path) -> None:
+def test_each_list_is_an_axis(tmp_path):
     text = SMALL + 'selector = ["md", {name = "adaptive-osmd", alpha = [0.1, 0.4]}]\nseed = "1-2"\n'
     text += "local-steps = [1, 2]\n"
     trials = planned_trials(read_sweep(file_with(tmp_path, text)), tmp_path / "out")
@@ -33,7 +33,7 @@ def test_each_list_is_an_axis(tmp_path: Path) -> None:
     assert (last["local-steps"], last["seed"], last["num-rounds"]) == (2, 2, 2)
 
 
-def test_cases_are_settings_that_vary_together(tmp_path: Path) -> None:
+def test_cases_are_settings_that_vary_together(tmp_path):
     text = SMALL + "batch-size = [8, 16]\n"
     text += '[[case]]\nname = "adam"\nserver-strategy = "FedAdam:eta=0.05"\nlearning-rate = 0.1\n'
     text += "[[case]]\nlearning-rate = [0.5, 0.2]\n"
@@ -49,7 +49,7 @@ def test_cases_are_settings_that_vary_together(tmp_path: Path) -> None:
     assert sweep.cases[0][2]["server-strategy"] == "FedAdam:eta=0.05"
 
 
-def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file(tmp_path):
     text = SMALL + 'client-sizes = "sizes.json"\nimport = ["my.py", "package.module"]\n'
     sweep = read_sweep(file_with(tmp_path, text))
     assert sweep.cases[0][2]["client-sizes"] == str(tmp_path / "sizes.json")
@@ -100,20 +100,20 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         (f"seed = {'[' * 2000}{']' * 2000}", "is not TOML: maximum recursion depth exceeded"),
     ],
 )
-def test_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_file_is_refused(tmp_path, text, message):
     with pytest.raises(ValueError, match=r"sweep\.toml: ") as error:
         read_sweep(file_with(tmp_path, text))
     assert message in str(error.value)
 
 
-def test_the_examples_are_right() -> None:
+def test_the_examples_are_right():
     assert len(planned_trials(read_sweep(EXAMPLES / "sweep.toml"), Path("out"))) == 27
     mnist = read_sweep(EXAMPLES / "mnist.toml")
     assert len(mnist.selectors) * len(mnist.cases) * len(mnist.seeds) == 45
     assert len((EXAMPLES / "mnist.toml").read_text().splitlines()) == 10
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         read_sweep(tmp_path / "none.toml")
 
@@ -138,7 +138,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ('selector = "naive-group:group-shares=1/1"', "client-00 cannot take part: its group is None"),
     ],
 )
-def test_wrong_settings_are_refused_before_anything_runs(tmp_path: Path, text: str, message: str) -> None:
+def test_wrong_settings_are_refused_before_anything_runs(tmp_path, text, message):
     given = {line.split(" = ")[0] for line in text.splitlines()}
     rest = "".join(f"{line}\n" for line in SMALL.splitlines() if line.split(" = ")[0] not in given)
     sweep = read_sweep(file_with(tmp_path, f"{rest}{text}\n"))

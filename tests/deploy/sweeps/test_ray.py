@@ -4,8 +4,6 @@ import csv
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,7 @@ pytestmark = pytest.mark.simulation
 
 
 @pytest.fixture
-def address() -> Iterator[str]:
+def address():
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
@@ -28,7 +26,7 @@ def address() -> Iterator[str]:
         cluster.shutdown()
 
 
-def test_a_sweep_on_two_nodes_gives_the_results_of_this_machine(tmp_path: Path, address: str) -> None:
+def test_a_sweep_on_two_nodes_gives_the_results_of_this_machine(tmp_path, address):
     (tmp_path / "sweep.toml").write_text(GRID.replace("[1, 3]", "1").replace('"md"', '"by-size"'))
     (tmp_path / "my.py").write_text(OWN)
     (tmp_path / "helper.py").write_text("POWER = 1.0\n")
@@ -50,7 +48,7 @@ def test_a_sweep_on_two_nodes_gives_the_results_of_this_machine(tmp_path: Path, 
     assert len(list(tmp_path.glob("ray/trials/*/history.jsonl"))) == 4
 
 
-def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_cluster_that_is_not_there_is_named(tmp_path):
     pytest.importorskip("ray")
     (tmp_path / "sweep.toml").write_text(GRID)
     program = (sys.executable, "-c", "from deploy.command import main; main()", "sweep", "sweep.toml")
@@ -84,7 +82,7 @@ print(list(cluster.on_ray([])))
 """
 
 
-def test_a_cluster_that_starts_here_serves_nobody_else() -> None:
+def test_a_cluster_that_starts_here_serves_nobody_else():
     """Without a secret, whoever reached the machine's ports could run programs as its user."""
     pytest.importorskip("ray")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

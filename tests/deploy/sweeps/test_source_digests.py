@@ -1,7 +1,5 @@
 """Digests of sources: which files count, and which changes."""
 
-from pathlib import Path
-
 import pytest
 
 from deploy.flower.app_folder import CODE
@@ -21,26 +19,26 @@ FILES = {
 }
 
 
-def tree(folder: Path) -> None:
+def tree(folder):
     for name, text in FILES.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
 
-def test_the_closure_has_what_a_module_imports_and_no_more(tmp_path: Path) -> None:
+def test_the_closure_has_what_a_module_imports_and_no_more(tmp_path):
     tree(tmp_path)
     found = [path.relative_to(tmp_path).as_posix() for path in closure(["room.top"], tmp_path)]
     assert found == ["other/chosen.py", "room/deep/leaf.py", "room/helper.py", "room/top.py"]
 
 
-def test_a_package_that_imports_by_name_counts_with_all_its_modules(tmp_path: Path) -> None:
+def test_a_package_that_imports_by_name_counts_with_all_its_modules(tmp_path):
     tree(tmp_path)
     found = [path.relative_to(tmp_path).as_posix() for path in closure(["other"], tmp_path)]
     assert found == ["other/__init__.py", "other/by_name.py", "other/chosen.py", "room/last.py"]
 
 
-def test_a_module_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_module_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"module = 'room.none': there is no such module"):
         closure(["room.none"], tmp_path)
 
@@ -67,7 +65,7 @@ BEFORE = 'def f(x):\n    """Double."""\n    return 2 * x\n'
         "a text with a hash sign",
     ],
 )
-def test_only_code_changes_a_digest(tmp_path: Path, before: str, after: str, same: bool) -> None:
+def test_only_code_changes_a_digest(tmp_path, before, after, same):
     found = []
     for name, text in (("a", before), ("b", after)):
         (tmp_path / name).mkdir()
@@ -76,7 +74,7 @@ def test_only_code_changes_a_digest(tmp_path: Path, before: str, after: str, sam
     assert (found[0] == found[1]) is same
 
 
-def test_a_sweep_depends_on_the_selectors_the_tasks_and_the_batched_simulation() -> None:
+def test_a_sweep_depends_on_the_selectors_the_tasks_and_the_batched_simulation():
     found = {path.relative_to(CODE).as_posix() for path in closure(["deploy.sweeps.trial_worker"])}
     assert {
         "strategies/selectors/forecast/forecast.py",

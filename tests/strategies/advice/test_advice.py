@@ -1,7 +1,6 @@
 """Off-policy estimates: unbiased, covered by their intervals, and the same in every unit and order."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,14 +21,13 @@ from strategies.advice import (
 from strategies.advice.log import feedback_of
 from strategies.advice.off_policy import compare, quantile
 from strategies.advice.predictor import Predictor
-from strategies.numerics.arrays import Floats, Ints
-from strategies.selectors import Selection, Selector, available, create
+from strategies.selectors import Selection, available, create
 
-NOBODY: Ints = np.empty(0, dtype=np.int64)
+NOBODY = np.empty(0, dtype=np.int64)
 NAMES = (BASELINE, "md", "forecast")
 
 
-def selectors(sizes: Floats, k: int, names: tuple[str, ...] = NAMES) -> dict[str, Selector]:
+def selectors(sizes, k, names=NAMES):
     return {
         name: create(name, sizes.size, client_sizes=sizes, clients_per_round=k, num_rounds=100)
         for name in names
@@ -37,15 +35,15 @@ def selectors(sizes: Floats, k: int, names: tuple[str, ...] = NAMES) -> dict[str
 
 
 def draw_log(
-    name: str,
-    sizes: Floats,
-    norms: Floats,
-    k: int,
-    seed: int,
-    absent: Ints = NOBODY,
-    silent: float = 0.0,
-    **given: Any,
-) -> list[LoggedRound]:
+    name,
+    sizes,
+    norms,
+    k,
+    seed,
+    absent=NOBODY,
+    silent=0.0,
+    **given,
+):
     """Draw a log; `norms` (T, M) are those of all rounds, and each reply is missing with chance `silent`."""
     selector = create(name, sizes.size, client_sizes=sizes, clients_per_round=k, seed=seed, **given)
     rng, rounds = np.random.default_rng(seed), []
@@ -57,7 +55,7 @@ def draw_log(
     return rounds
 
 
-def problem(seed: int, m: int = 12, t: int = 60) -> tuple[Floats, Floats]:
+def problem(seed, m=12, t=60):
     rng = np.random.default_rng(seed)
     return rng.lognormal(0, 1, m), rng.lognormal(0, 1, m) * rng.lognormal(0, 0.3, (t, m))
 
@@ -78,7 +76,7 @@ def problem(seed: int, m: int = 12, t: int = 60) -> tuple[Floats, Floats]:
     ],
     ids=str,
 )
-def test_the_estimate_of_a_round_is_unbiased(design: dict[str, Any]) -> None:
+def test_the_estimate_of_a_round_is_unbiased(design):
     """The mean of 700 rounds differs from the truth by less than 4.5 standard errors.
 
     The prediction is wrong on purpose: it changes the variance, not the mean.
@@ -101,7 +99,7 @@ def test_the_estimate_of_a_round_is_unbiased(design: dict[str, Any]) -> None:
     assert np.abs(off).max() < 4.5
 
 
-def test_a_round_by_hand() -> None:
+def test_a_round_by_hand():
     """λ = .2, .8; client 1 has W = 2 and ‖g‖ = 3, so W a = 2 (.8 · 3)² = 11.52."""
     sizes = np.array([1.0, 4.0])
     one = np.ones(1)
@@ -119,7 +117,7 @@ def test_a_round_by_hand() -> None:
 # The interval.
 
 
-def test_the_quantiles_are_those_of_students_t() -> None:
+def test_the_quantiles_are_those_of_students_t():
     assert [quantile(degrees) for degrees in (0.5, 1, 2, 10, math.inf)] == pytest.approx(
         [12.706, 12.706, 4.303, 2.228, 1.960]
     )
@@ -127,7 +125,7 @@ def test_the_quantiles_are_those_of_students_t() -> None:
     assert quantile(40) == pytest.approx(2.021, abs=0.002)
 
 
-def test_predicted_errors_are_subtracted_unless_a_sum_becomes_negative() -> None:
+def test_predicted_errors_are_subtracted_unless_a_sum_becomes_negative():
     x, y = np.array([3.0, 1.0]), np.array([1.0, 1.0])
     assert compare(x, y, np.array([1.0, -1.0]), np.zeros(2)) == Interval(2, 2, 2)
     assert compare(x, y, np.array([5.0, 5.0]), np.zeros(2)).value == 2
@@ -135,7 +133,7 @@ def test_predicted_errors_are_subtracted_unless_a_sum_becomes_negative() -> None
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.floats(1e-6, 1e6))
-def test_the_interval_holds_the_estimate_in_every_unit(seed: int, unit: float) -> None:
+def test_the_interval_holds_the_estimate_in_every_unit(seed, unit):
     x, y, c, d = np.random.default_rng(seed).lognormal(0, 2, (4, 20))
     one, other = compare(x, y, c, d), compare(unit * x, unit * y, unit * c, unit * d)
     assert 0 < one.low <= one.value <= one.high
@@ -146,7 +144,7 @@ def test_the_interval_holds_the_estimate_in_every_unit(seed: int, unit: float) -
 
 
 @pytest.mark.parametrize("name", ["uniform", "forecast"])
-def test_intervals_cover_the_truth(name: str) -> None:
+def test_intervals_cover_the_truth(name):
     """`md` and the replayed `forecast`, 20 logs of each kind: 88 to 100 % of the intervals hold the truth."""
     covered = []
     for seed in range(20):
@@ -154,7 +152,7 @@ def test_intervals_cover_the_truth(name: str) -> None:
         truth = np.zeros(3)
         a = (sizes / sizes.sum() * norms) ** 2
 
-        def watch(round: LoggedRound, q: Floats, a: Floats = a, truth: Floats = truth) -> None:
+        def watch(round, q, a=a, truth=truth):
             truth += (a[round.number - 1] / q).sum(axis=1)
 
         evidence, _ = collect(
@@ -169,7 +167,7 @@ def test_intervals_cover_the_truth(name: str) -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 1000), st.floats(1e-3, 1e3))
-def test_the_unit_of_norms_and_sizes_makes_no_difference(seed: int, unit: float) -> None:
+def test_the_unit_of_norms_and_sizes_makes_no_difference(seed, unit):
     sizes, norms = problem(seed, t=20)
     one, other = (
         study(draw_log("md", u * sizes, u * norms, 3, 0), selectors(u * sizes, 3), True) for u in (1.0, unit)
@@ -181,7 +179,7 @@ def test_the_unit_of_norms_and_sizes_makes_no_difference(seed: int, unit: float)
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 1000))
-def test_the_order_of_clients_makes_no_difference_to_fixed_selectors(seed: int) -> None:
+def test_the_order_of_clients_makes_no_difference_to_fixed_selectors(seed):
     sizes, norms = problem(seed, t=20)
     order = np.random.default_rng(seed).permutation(sizes.size)
     rounds = draw_log("md", sizes, norms, 3, 0)
@@ -212,7 +210,7 @@ def test_the_order_of_clients_makes_no_difference_to_fixed_selectors(seed: int) 
 # Replays.
 
 
-def test_the_replay_of_the_run_is_exact() -> None:
+def test_the_replay_of_the_run_is_exact():
     sizes, norms = problem(3)
     found = study(draw_log("forecast", sizes, norms, 3, 7), selectors(sizes, 3), False)
     assert {name: each.exact for name, each in found.selectors.items()} == dict.fromkeys(NAMES, True)
@@ -221,13 +219,13 @@ def test_the_replay_of_the_run_is_exact() -> None:
     assert found.selectors["md"].exact
 
 
-def test_a_log_of_all_clients_tells_the_truth_and_selectors_draw_by_themselves() -> None:
+def test_a_log_of_all_clients_tells_the_truth_and_selectors_draw_by_themselves():
     sizes, norms = problem(1)
     rounds = draw_log("full", sizes, norms, 3, 0)
     truth = np.zeros(3)
     a = (sizes / sizes.sum() * norms) ** 2
 
-    def watch(round: LoggedRound, q: Floats) -> None:
+    def watch(round, q):
         nonlocal truth
         truth = truth + (a[round.number - 1] / q).sum(axis=1)
 
@@ -243,7 +241,7 @@ def test_a_log_of_all_clients_tells_the_truth_and_selectors_draw_by_themselves()
     np.testing.assert_array_equal(replayed["forecast"].probabilities, own.probabilities)
 
 
-def test_clients_join_and_sizes_change() -> None:
+def test_clients_join_and_sizes_change():
     sizes, norms = problem(2, t=30)
     few = sizes[:8].copy()
     few[0] *= 2
@@ -253,7 +251,7 @@ def test_clients_join_and_sizes_change() -> None:
     assert found.selectors["md"].exact
 
 
-def test_rounds_in_which_all_must_be_selected_do_not_count() -> None:
+def test_rounds_in_which_all_must_be_selected_do_not_count():
     sizes, norms = problem(2)
     rounds = draw_log("md", sizes, norms, 3, 0)
     alone = draw_log("md", sizes, norms, 3, 0, absent=np.arange(9))
@@ -264,14 +262,14 @@ def test_rounds_in_which_all_must_be_selected_do_not_count() -> None:
         study(draw_log("md", sizes, 0 * norms, 3, 0), selectors(sizes, 3), True)
 
 
-def test_clients_that_were_never_drawn_are_counted() -> None:
+def test_clients_that_were_never_drawn_are_counted():
     sizes, norms = problem(2, m=200, t=12)
     rounds = draw_log("uniform", sizes, norms, 2, 0)
     seen = {client for round in rounds for client in round.clients.tolist()}
     assert study(rounds, selectors(sizes, 2), True).never_drawn == 200 - len(seen)
 
 
-def test_a_prediction_is_in_the_unit_of_the_squares() -> None:
+def test_a_prediction_is_in_the_unit_of_the_squares():
     sizes, norms = problem(5, t=200)
     norms[:] = norms[0]
     predictor = Predictor.new(sizes, 3)
@@ -288,12 +286,12 @@ def test_a_prediction_is_in_the_unit_of_the_squares() -> None:
 class Told(Evidence):
     """Evidence whose intervals are given: by name, the logarithm of the variance; one width for all."""
 
-    def __init__(self, values: dict[str, float], width: float) -> None:
+    def __init__(self, values, width):
         super().__init__(list(values))
         self.values, self.width = values, width
         self._rounds = [np.zeros((3, len(values)))] * 100
 
-    def against(self, name: str, other: str = BASELINE) -> Interval:
+    def against(self, name, other=BASELINE):
         value = self.values[name] - self.values[other]
         width = self.width if name != other else 0.0
         return Interval(*(math.exp(value + sign * width) for sign in (0, -1, 1)))
@@ -302,23 +300,23 @@ class Told(Evidence):
 FIXED = frozenset({BASELINE, "md"})
 
 
-def test_the_smallest_variance_is_advised_if_its_intervals_tell() -> None:
+def test_the_smallest_variance_is_advised_if_its_intervals_tell():
     told = advise(Told({BASELINE: 0.0, "md": -0.3, "forecast": -0.8}, 0.1), FIXED)
     assert (told.selector, told.best, told.rounds) == ("forecast", "forecast", 0)
 
 
-def test_a_fixed_selector_is_preferred_if_none_is_better_by_more_than_a_twentieth() -> None:
+def test_a_fixed_selector_is_preferred_if_none_is_better_by_more_than_a_twentieth():
     assert advise(Told({BASELINE: 0.0, "md": -0.5, "forecast": -0.52}, 0.01), FIXED).selector == "md"
     assert advise(Told({BASELINE: 0.0, "md": -0.01, "forecast": -0.02}, 0.005), FIXED).selector == BASELINE
 
 
-def test_a_log_that_cannot_tell_says_how_many_rounds_would() -> None:
+def test_a_log_that_cannot_tell_says_how_many_rounds_would():
     """Four times the rounds halve the width: .4 to .2, which is the distance from uniform sampling."""
     told = advise(Told({BASELINE: 0.0, "forecast": -0.2}, 0.4), FIXED)
     assert (told.selector, told.best, told.rival, told.rounds) == (None, "forecast", BASELINE, 400)
 
 
-def test_a_selector_whose_interval_holds_1_is_not_advised() -> None:
+def test_a_selector_whose_interval_holds_1_is_not_advised():
     assert advise(Told({BASELINE: 0.0, "forecast": -0.03}, 0.05), FIXED).selector is None
 
 
@@ -335,12 +333,12 @@ def test_a_selector_whose_interval_holds_1_is_not_advised() -> None:
         ("nope", "selector = 'nope': must be one of"),
     ],
 )
-def test_a_log_that_cannot_tell_is_refused(name: str, message: str) -> None:
+def test_a_log_that_cannot_tell_is_refused(name, message):
     with pytest.raises(ValueError, match=message):
         check_log(name)
 
 
-def test_every_selector_is_studied_or_refused_with_a_reason() -> None:
+def test_every_selector_is_studied_or_refused_with_a_reason():
     studied, reasons = [], []
     for name in available():
         try:

@@ -1,18 +1,16 @@
 """The list of removed clients follows its file, and survives a file that is missing or damaged."""
 
-from pathlib import Path
-
 import pytest
 
 from strategies.clients.overrides import Removals
 
 
-def test_a_collection_is_the_list() -> None:
+def test_a_collection_is_the_list():
     assert Removals(["a", "b"]).current() == {"a", "b"}
     assert Removals().current() == set()
 
 
-def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+def test_a_file_is_read_again_when_it_changes(tmp_path):
     path = tmp_path / "revoked.json"
     path.write_text('["a"]')
     removals = Removals(path)
@@ -24,10 +22,8 @@ def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [None, '["a", ', '{"a": 1}', "[1]", "\udcff"])
-def test_a_missing_or_damaged_file_changes_nothing_and_is_reported_once(
-    tmp_path: Path, damage: str | None
-) -> None:
-    lines: list[str] = []
+def test_a_missing_or_damaged_file_changes_nothing_and_is_reported_once(tmp_path, damage):
+    lines = []
     path = tmp_path / "revoked.json"
     path.write_text('["a"]')
     removals = Removals(str(path), lines.append)

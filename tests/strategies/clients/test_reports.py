@@ -1,7 +1,6 @@
 """What clients say of themselves: written on one side, checked on the other."""
 
 import tracemalloc
-from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
@@ -29,12 +28,12 @@ FULL = Report(
 
 
 @pytest.mark.parametrize("report", [FULL, Report(), Report(group=3), Report(group="3"), Report(accepts=True)])
-def test_a_written_checkpoint_is_read(report: Report) -> None:
+def test_a_written_checkpoint_is_read(report):
     ToyGrid({})
     assert read_report(write_report(report)) == report
 
 
-def test_numbers_go_into_a_metric_record_and_names_into_a_config_record() -> None:
+def test_numbers_go_into_a_metric_record_and_names_into_a_config_record():
     content = write_report(FULL)
     assert dict(content.config_records["identity"]) == {"client-id": "hospital-3", "group": "north"}
     assert dict(content.metric_records["metrics"]) == {
@@ -51,12 +50,12 @@ def test_numbers_go_into_a_metric_record_and_names_into_a_config_record() -> Non
     assert list(write_report(Report(num_steps=1))) == ["metrics"]
 
 
-def test_a_foreign_client_may_report_its_data_size_only() -> None:
+def test_a_foreign_client_may_report_its_data_size_only():
     content = RecordDict({"m": MetricRecord({"num-examples": 7, "f1": 0.5, "per-class": [1.0, 2.0]})})
     assert read_report(content) == Report(num_examples=7)
 
 
-def test_underscores_in_the_two_names_of_foreign_apps_are_read() -> None:
+def test_underscores_in_the_two_names_of_foreign_apps_are_read():
     other = {"num_examples": 7, "train_loss": 0.5}
     read = [
         read_report(RecordDict({"m": MetricRecord(each)})) for each in (other, {"num-examples": 8, **other})
@@ -65,7 +64,7 @@ def test_underscores_in_the_two_names_of_foreign_apps_are_read() -> None:
     assert read_report(RecordDict({"m": MetricRecord(other | {"n": 9})}), "n").num_examples == 9
 
 
-WRONG: list[tuple[str, Any]] = [
+WRONG = [
     ("client-id", ""),
     ("client-id", "x" * 129),
     ("client-id", 5),
@@ -96,19 +95,19 @@ WRONG: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG)
-def test_an_invalid_field_is_dropped_and_the_others_are_read(name: str, value: Any) -> None:
+def test_an_invalid_field_is_dropped_and_the_others_are_read(name, value):
     said = {"num-examples": 3, "train-loss": 0.5, name: value}
     expected = {"num_examples": 3, "train_loss": 0.5}
     expected.pop(name.replace("-", "_"), None)
     assert Report.parse(said) == Report(**expected)
 
 
-def test_the_names_of_pythons_attributes_are_no_fields() -> None:
+def test_the_names_of_pythons_attributes_are_no_fields():
     assert Report.parse({"num_examples": 5.0, "client_id": "a", "train_loss": "x"}) == Report()
 
 
 @pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf"), 1e13, "many", [3]])
-def test_a_wrong_size_is_reported(size: Any) -> None:
+def test_a_wrong_size_is_reported(size):
     with pytest.raises(ValueError, match="num-examples = "):
         Report.parse({"num-examples": size, "group": 1.5})
 
@@ -121,7 +120,7 @@ def test_a_wrong_size_is_reported(size: Any) -> None:
         ),
     )
 )
-def test_any_report_is_read_or_refused_for_its_size(said: dict[str, Any]) -> None:
+def test_any_report_is_read_or_refused_for_its_size(said):
     size = said.get("num-examples", 1)
     try:
         right = 0 < float(size) <= 1e12
@@ -135,21 +134,21 @@ def test_any_report_is_read_or_refused_for_its_size(said: dict[str, Any]) -> Non
     assert Report.parse({**report.metrics(), **report.identity()}) == report
 
 
-def test_a_config_record_may_hold_any_field() -> None:
+def test_a_config_record_may_hold_any_field():
     content = RecordDict({"c": ConfigRecord({"client-id": "a", "num-examples": 4, "group": 2})})
     assert read_report(content) == Report(client_id="a", num_examples=4, group=2)
 
 
-def test_properties_take_little_room_in_a_checkpoint() -> None:
+def test_properties_take_little_room_in_a_checkpoint():
     """Without a limit, those of each client took up to 1.6 MB in every checkpoint."""
     text = "\U0001f600" * 128  # 12 bytes a character as JSON
     for count, read in ((5, True), (6, False)):
-        properties: dict[str, Any] = {"tags": [text] * count}
+        properties = {"tags": [text] * count}
         report = Report.parse({"properties": properties, "num-examples": 3})
         assert report == Report(num_examples=3, properties=properties if read else None)
 
 
-def test_a_great_many_wrong_properties_are_refused_unread() -> None:
+def test_a_great_many_wrong_properties_are_refused_unread():
     """When each of them was checked, those of one message took 6 s and 800 MB."""
     wrong = {f"\x1b{number}": [1] * 32 for number in range(10_000)}
     record = RecordDict({"properties": ConfigRecord(wrong), "metrics": MetricRecord({"num-examples": 3})})

@@ -8,7 +8,7 @@ from strategies.clients.reports import Report
 from strategies.clients.roster import Roster
 
 
-def test_clients_are_numbered_by_identity_not_by_arrival() -> None:
+def test_clients_are_numbered_by_identity_not_by_arrival():
     one, other = Roster(), Roster()
     one.register({"b": 7, "a": 9, "c": 3})
     other.register({"c": 30, "a": 10, "b": 20})
@@ -16,7 +16,7 @@ def test_clients_are_numbered_by_identity_not_by_arrival() -> None:
     assert [one.node_of(i) for i in range(3)] == [9, 7, 3]
 
 
-def test_late_clients_get_the_next_indexes() -> None:
+def test_late_clients_get_the_next_indexes():
     roster = Roster()
     assert roster.register({"m": 1}) == [0]
     assert roster.register({"a": 2, "m": 1}) == [1]
@@ -24,7 +24,7 @@ def test_late_clients_get_the_next_indexes() -> None:
     assert len(roster) == 2
 
 
-def test_a_client_that_comes_back_through_another_node_keeps_its_index() -> None:
+def test_a_client_that_comes_back_through_another_node_keeps_its_index():
     roster = Roster()
     roster.register({"a": 1, "b": 2})
     assert roster.register({"a": 5}) == []
@@ -34,7 +34,7 @@ def test_a_client_that_comes_back_through_another_node_keeps_its_index() -> None
     assert roster.available([1, 2, 5]).tolist() == [0, 1]
 
 
-def test_available_clients_are_online_and_have_not_declined() -> None:
+def test_available_clients_are_online_and_have_not_declined():
     roster = Roster()
     roster.register({"a": 1, "b": 2, "c": 3})
     roster.note(1, Report(available=False))
@@ -44,7 +44,7 @@ def test_available_clients_are_online_and_have_not_declined() -> None:
     assert roster.available([2]).tolist() == [1]
 
 
-def test_the_last_reported_size_counts() -> None:
+def test_the_last_reported_size_counts():
     roster = Roster()
     roster.register({"a": 1, "b": 2, "c": 3})
     roster.note(0, Report(num_examples=10))
@@ -53,7 +53,7 @@ def test_the_last_reported_size_counts() -> None:
     np.testing.assert_array_equal(roster.sizes(), [10, np.nan, 30])
 
 
-def test_an_unchanged_report_is_not_counted_as_a_change() -> None:
+def test_an_unchanged_report_is_not_counted_as_a_change():
     roster = Roster()
     roster.register({"a": 1, "b": 2})
     roster.note(0, Report(num_examples=10))
@@ -69,7 +69,7 @@ def test_an_unchanged_report_is_not_counted_as_a_change() -> None:
     assert roster.changes > before
 
 
-def test_the_first_reported_group_counts() -> None:
+def test_the_first_reported_group_counts():
     roster = Roster()
     roster.register({"a": 1, "b": 2})
     roster.note(0, Report(group=3))
@@ -79,7 +79,7 @@ def test_the_first_reported_group_counts() -> None:
     assert [roster.group_of(0), roster.group_of(1)] == ["3", None]
 
 
-def test_a_state_brings_everything_back() -> None:
+def test_a_state_brings_everything_back():
     roster, again = Roster(), Roster()
     roster.register({"a": 1, "b": 2, "c": 3})
     roster.note(1, Report(num_examples=7, group="north", cost=2.0, available=False))
@@ -103,24 +103,24 @@ def test_a_state_brings_everything_back() -> None:
         ({"num-examples": 1e200}, r"num-examples = 1e\+200: .*less than or equal to 1"),
     ],
 )
-def test_a_wrong_report_is_refused_by_name(said: dict[str, object], message: str) -> None:
+def test_a_wrong_report_is_refused_by_name(said, message):
     with pytest.raises(ValueError, match=message):
         Report.parse(said)
 
 
-def test_an_invalid_optional_field_counts_as_missing() -> None:
+def test_an_invalid_optional_field_counts_as_missing():
     said = {"num-examples": 5, "train-loss": float("nan"), "client-id": 17, "num-steps": -1, "available": "?"}
     assert Report.parse(said) == Report(num_examples=5)
     assert Report.parse({"train-loss": -3.5}).train_loss == -3.5  # a likelihood's
 
 
-def test_a_report_survives_the_message() -> None:
+def test_a_report_survives_the_message():
     report = Report(num_examples=12, num_steps=3, train_loss=0.5, available=False)
     assert Report.parse(report.metrics()) == report
     assert Report.parse({"num-examples": 3, "accuracy": 0.4}) == Report(num_examples=3)
 
 
-def test_a_removed_client_is_gone_for_good_and_its_index_is_not_given_again() -> None:
+def test_a_removed_client_is_gone_for_good_and_its_index_is_not_given_again():
     roster = Roster()
     roster.register({"a": 1, "b": 2, "c": 3})
     before = roster.changes
@@ -139,14 +139,14 @@ def test_a_removed_client_is_gone_for_good_and_its_index_is_not_given_again() ->
     assert again.available([1, 2, 3]).tolist() == [0, 2, 3]
 
 
-def test_a_line_of_the_log_names_a_few_clients() -> None:
+def test_a_line_of_the_log_names_a_few_clients():
     assert listed([]) == ""
     assert listed(["a", "b"]) == "a, b"
     assert listed([f"c{number}" for number in range(5)], 3) == "c0, c1, c2 and 2 more"
     assert len(listed(["x" * LONGEST_NAME] * 100_000)) < 3000
 
 
-def test_nodes_without_an_available_client_are_listed_in_their_order() -> None:
+def test_nodes_without_an_available_client_are_listed_in_their_order():
     roster = Roster()
     roster.register({"a": 11, "b": 12, "c": 13})
     assert roster.without_available([13, 9, 11, 8]) == [9, 8]

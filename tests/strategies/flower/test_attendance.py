@@ -2,42 +2,41 @@
 
 import time
 from math import inf
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from strategies import NotEnoughClientsError, RoundRecord, SelectionStrategy
+from strategies import NotEnoughClientsError, SelectionStrategy
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.attendance import Attendance
 from strategies.flower.messages import TrainingRound, write_report
 from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
 from strategies.rounds.stages import Chosen
 
-from ...support.toy_grid import Node, ToyGrid
-from ..test_strategy import BAD_NODES, client, model, run
+from ...support.federations import model
+from ...support.toy_grid import ToyGrid
+from ..test_strategy import BAD_NODES, client, run
 
 
 class TimedGrid(ToyGrid):
     """Updates arrive after their node's latency, in simulated seconds."""
 
-    def __init__(self, nodes: dict[int, Node], latencies: dict[int, float] | None = None) -> None:
+    def __init__(self, nodes, latencies=None):
         super().__init__(nodes)
         self.latencies = latencies or {}
         self.latency = self._latency_of
 
-    def _latency_of(self, message: Message) -> float:
+    def _latency_of(self, message):
         is_train = message.metadata.message_type == "train"
         return self.latencies.get(message.metadata.dst_node_id, 0.0) if is_train else 0.0
 
 
-def strategy_on(grid: ToyGrid, **options: Any) -> tuple[SelectionStrategy, Any]:
+def strategy_on(grid, **options):
     given = {"clients_per_round": 2, "num_rounds": 9, "polling": Polling(ask_status=True), **options}
     strategy = SelectionStrategy(given.pop("selector", "uniform"), **given)
 
-    def one_round(number: int) -> list[Message]:
+    def one_round(number):
         sent = list(strategy.configure_train(number, model(0, 0), ConfigRecord(), grid))
         strategy.aggregate_train(number, grid.send_and_receive(sent))
         return sent
@@ -45,7 +44,7 @@ def strategy_on(grid: ToyGrid, **options: Any) -> tuple[SelectionStrategy, Any]:
     return strategy, one_round
 
 
-def test_a_restarted_client_waits_for_its_own_ghost_and_keeps_its_index() -> None:
+def test_a_restarted_client_waits_for_its_own_ghost_and_keeps_its_index():
     """The old node of a client without a key counts as online for a minute after it was killed."""
     grid = TimedGrid({1: client("a"), 2: client("b"), 3: client("c")})
     strategy, one_round = strategy_on(grid)
@@ -62,7 +61,7 @@ def test_a_restarted_client_waits_for_its_own_ghost_and_keeps_its_index() -> Non
     assert strategy.roster.node_of_id("c") == 9
 
 
-def test_a_client_with_a_registered_name_takes_no_other_name() -> None:
+def test_a_client_with_a_registered_name_takes_no_other_name():
     """A reply's claim renamed the client to a name that was free, until the client of this name came."""
     grid = ToyGrid({1: client("x")}, {1: "client-01"})
     attendance = Attendance(1, 1, 1, Deadlines(), Polling())
@@ -71,7 +70,7 @@ def test_a_client_with_a_registered_name_takes_no_other_name() -> None:
     assert attendance.roster.ids() == ["client-01"]
 
 
-def test_a_second_node_with_the_same_claim_becomes_a_client_of_its_own() -> None:
+def test_a_second_node_with_the_same_claim_becomes_a_client_of_its_own():
     grid = TimedGrid({1: client("a"), 2: client("b")})
     strategy, one_round = strategy_on(grid)
     one_round(1)
@@ -86,7 +85,7 @@ def test_a_second_node_with_the_same_claim_becomes_a_client_of_its_own() -> None
     assert strategy.roster.ids() == ["a", "b", "node-9"]
 
 
-def test_a_round_waits_for_its_quorum() -> None:
+def test_a_round_waits_for_its_quorum():
     grid = TimedGrid({n: client(f"c{n}") for n in (1, 2, 3)})
     strategy, one_round = strategy_on(
         grid, clients_per_round=3, faults=Faults(quorum=2), deadlines=Deadlines(absence=60)
@@ -96,22 +95,22 @@ def test_a_round_waits_for_its_quorum() -> None:
     grid.nodes = {1: nodes[1]}
     sleep = grid.clock.sleep
 
-    def and_come_back(seconds: float, /) -> None:
+    def and_come_back(seconds, /):
         sleep(seconds)
         if grid.clock.monotonic() > 20:
             grid.nodes = {1: nodes[1], 3: nodes[3]}
 
-    grid.clock.sleep = and_come_back  # type: ignore[method-assign]
+    grid.clock.sleep = and_come_back
     assert len(one_round(2)) == 2
     assert 20 < grid.clock.monotonic() < 60
     grid.nodes = {1: nodes[1]}
-    grid.clock.sleep = sleep  # type: ignore[method-assign]
+    grid.clock.sleep = sleep
     with pytest.raises(NotEnoughClientsError, match=r"the quorum is 2, and 1 client is available after 60 s"):
         one_round(3)
     assert strategy.roster.ids() == ["c1", "c2", "c3"]
 
 
-def test_below_the_quorum_a_round_is_skipped_with_the_reason() -> None:
+def test_below_the_quorum_a_round_is_skipped_with_the_reason():
     grid = ToyGrid({1: client("a"), 2: BAD_NODES["silent"], 3: BAD_NODES["silent"]})
     grid.nodes[3] = lambda message: (
         client("third")(message) if message.metadata.message_type == STATUS else None
@@ -124,17 +123,16 @@ def test_below_the_quorum_a_round_is_skipped_with_the_reason() -> None:
         assert len(record.failures) == 2
 
 
-def test_over_selection_uses_the_first_replies() -> None:
+TWICE = {
+    "clients_per_round": 4, "faults": Faults(over_selection=2.0), "min_available_clients": 8,
+    "deadlines": Deadlines(round=100),
+}  # fmt: skip
+
+
+def test_over_selection_uses_the_first_replies():
     latency = {n: float(n) for n in range(1, 9)}
     grid = TimedGrid({n: client(f"c{n}") for n in range(1, 9)}, latency)
-    _, records, _ = run(
-        grid,
-        rounds=3,
-        clients_per_round=4,
-        faults=Faults(over_selection=2.0),
-        min_available_clients=8,
-        deadlines=Deadlines(round=100),
-    )
+    _, records, _ = run(grid, rounds=3, **TWICE)
     for record in records:
         assert record.selection.clients.size == 8
         assert sorted(record.selection.clients[record.feedback.responded]) == [0, 1, 2, 3]
@@ -143,11 +141,11 @@ def test_over_selection_uses_the_first_replies() -> None:
         assert set(record.failures.values()) == {"enough others had replied"}
 
 
-def test_a_reply_to_another_round_does_not_count_for_over_selection() -> None:
+def test_a_reply_to_another_round_does_not_count_for_over_selection():
     old, *asked = [Message(RecordDict(), node, "train") for node in (1, 1, 2, 3)]
     for number, message in enumerate((old, *asked)):
         message.metadata.__dict__["_message_id"] = str(number)
-    chosen = Chosen(None, None, enough=2)  # type: ignore[arg-type]
+    chosen = Chosen(None, None, enough=2)
     training = TrainingRound(chosen, model(0, 0), asked, 0, 0, time)
     answers = [Message(RecordDict({"w": model(1, 1)}), reply_to=message) for message in (old, asked[0])]
     assert [reply.failure for reply in training.match(answers)][1:] == ["no reply by the deadline"] * 2
@@ -164,26 +162,26 @@ UNUSABLE = {
 }
 
 
-@pytest.mark.parametrize("arrays", UNUSABLE.values(), ids=UNUSABLE)
-def test_an_instant_reply_that_cannot_be_used_does_not_count_for_over_selection(arrays: ArrayRecord) -> None:
-    def garbage(message: Message) -> Message:
+def used_beside(content, latencies):
+    """Return which clients' replies are used if the first four of eight send this content."""
+
+    def node(message):
         if message.metadata.message_type == STATUS:
             return client(f"c{message.metadata.dst_node_id}")(message)
-        return Message(RecordDict({"arrays": arrays}), reply_to=message)
+        return Message(content(), reply_to=message)
 
-    nodes = {n: garbage if n <= 4 else client(f"c{n}") for n in range(1, 9)}
-    grid = TimedGrid(nodes, {n: 0.1 if n <= 4 else n / 8 for n in range(1, 9)})
-    _, records, _ = run(
-        grid,
-        clients_per_round=4,
-        faults=Faults(over_selection=2.0),
-        min_available_clients=8,
-        deadlines=Deadlines(round=100),
-    )
-    assert sorted(records[0].selection.clients[records[0].feedback.responded]) == [4, 5, 6, 7]
+    grid = TimedGrid({n: node if n <= 4 else client(f"c{n}") for n in range(1, 9)}, latencies)
+    _, (record,), _ = run(grid, **TWICE)
+    return sorted(record.selection.clients[record.feedback.responded])
 
 
-def test_over_selection_waits_for_a_quorum() -> None:
+@pytest.mark.parametrize("arrays", UNUSABLE.values(), ids=UNUSABLE)
+def test_an_instant_reply_that_cannot_be_used_does_not_count_for_over_selection(arrays):
+    latencies = {n: 0.1 if n <= 4 else n / 8 for n in range(1, 9)}
+    assert used_beside(lambda: RecordDict({"arrays": arrays}), latencies) == [4, 5, 6, 7]
+
+
+def test_over_selection_waits_for_a_quorum():
     """Of 11 asked it waits for 10; the twelfth, who is slow, is one of them where the quorum wants it."""
     latency = {n: float(n) for n in range(1, 13)}
     grid = TimedGrid({n: client(f"c{n}") for n in range(1, 13)}, latency)
@@ -203,7 +201,7 @@ def test_over_selection_waits_for_a_quorum() -> None:
         assert record.skipped == ""
 
 
-def test_over_selection_waits_for_all_if_no_more_clients_are_available() -> None:
+def test_over_selection_waits_for_all_if_no_more_clients_are_available():
     grid = TimedGrid({n: client(f"c{n}") for n in range(1, 5)}, {n: float(n) for n in range(1, 5)})
     _, records, _ = run(
         grid, clients_per_round=4, faults=Faults(over_selection=2.0), deadlines=Deadlines(round=100)
@@ -212,25 +210,12 @@ def test_over_selection_waits_for_all_if_no_more_clients_are_available() -> None
     assert 4 <= records[0].seconds < 5
 
 
-def test_a_client_that_declines_does_not_count_for_over_selection() -> None:
-    def decline(message: Message) -> Message:
-        if message.metadata.message_type == STATUS:
-            return client(f"c{message.metadata.dst_node_id}")(message)
-        return Message(write_report(Report(available=False)), reply_to=message)
-
-    nodes = {n: decline if n <= 4 else client(f"c{n}") for n in range(1, 9)}
-    grid = TimedGrid(nodes, {n: float(n) for n in range(1, 9)})
-    _, records, _ = run(
-        grid,
-        clients_per_round=4,
-        faults=Faults(over_selection=2.0),
-        min_available_clients=8,
-        deadlines=Deadlines(round=100),
-    )
-    assert sorted(records[0].selection.clients[records[0].feedback.responded]) == [4, 5, 6, 7]
+def test_a_client_that_declines_does_not_count_for_over_selection():
+    latencies = {n: float(n) for n in range(1, 9)}
+    assert used_beside(lambda: write_report(Report(available=False)), latencies) == [4, 5, 6, 7]
 
 
-def test_the_deadline_of_a_round_holds_in_simulated_time() -> None:
+def test_the_deadline_of_a_round_holds_in_simulated_time():
     grid = TimedGrid({n: client(f"c{n}") for n in (1, 2, 3)}, {3: 1e6})
     options = {"deadlines": Deadlines(round=30, shortest=inf), "faults": Faults(silence=False)}
     _, records, _ = run(grid, rounds=2, **options)
@@ -240,13 +225,13 @@ def test_the_deadline_of_a_round_holds_in_simulated_time() -> None:
         assert record.failures == {2: "no reply by the deadline"}
 
 
-def test_declared_sizes_take_precedence_over_reports() -> None:
+def test_declared_sizes_take_precedence_over_reports():
     nodes = {1: client("a", size=10), 2: client("b", size=900), 3: client("c", size=10)}
     _, _, strategy = run(ToyGrid(nodes), overrides=Overrides(sizes={"b": 30.0, "nobody": 5.0}))
     assert strategy.selector.client_sizes.tolist() == [10, 30, 10]
 
 
-def test_an_implausible_claim_of_size_is_clipped() -> None:
+def test_an_implausible_claim_of_size_is_clipped():
     nodes = {n: client(f"c{n}", size=10) for n in range(1, 10)}
     nodes[10] = client("liar", size=10**9)
     _, _, strategy = run(ToyGrid(nodes), clients_per_round=3, min_available_clients=10)
@@ -255,9 +240,7 @@ def test_an_implausible_claim_of_size_is_clipped() -> None:
     assert sizes["liar"] <= 30
 
 
-def test_a_client_that_repeats_garbage_is_quarantined_and_tried_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_client_that_repeats_garbage_is_quarantined_and_tried_again(caplog):
     nodes = {n: client(f"c{n}") for n in range(1, 5)}
     nodes[5] = BAD_NODES["nan"]
     _, records, strategy = run(ToyGrid(nodes), rounds=30, clients_per_round=5, min_available_clients=5)
@@ -274,7 +257,7 @@ def test_a_client_that_repeats_garbage_is_quarantined_and_tried_again(
         assert f"Quarantined in round {round}: garbage (offences, back in round 14)" in caplog.messages
 
 
-def test_groups_are_declared_or_reported() -> None:
+def test_groups_are_declared_or_reported():
     nodes = {n: client(f"c{n}", group=["north", "south"][n % 2]) for n in range(1, 7)}
     nodes[7] = client("c7")  # says none: a group of its own
     _, _, strategy = run(
@@ -289,7 +272,7 @@ def test_groups_are_declared_or_reported() -> None:
 
 
 @pytest.mark.parametrize("selector", ["md", "adaptive-osmd", "forecast", "uniform"])
-def test_a_client_that_the_operator_removes_is_not_selected_again(selector: str, tmp_path: Path) -> None:
+def test_a_client_that_the_operator_removes_is_not_selected_again(selector, tmp_path):
     removed = tmp_path / "revoked.json"
     removed.write_text("[]")
     grid = ToyGrid({n: client(f"c{n}", n, size=10 * n) for n in range(1, 6)})
@@ -300,9 +283,9 @@ def test_a_client_that_the_operator_removes_is_not_selected_again(selector: str,
         "overrides": Overrides({"c2": 70.0}, removed=removed),
         "checkpoints": Checkpoints(tmp_path / "run", resume=True),
     }
-    rounds: list[set[int]] = []
+    rounds = []
 
-    def on_round(record: RoundRecord) -> None:
+    def on_round(record):
         rounds.append(set(record.selection.clients.tolist()))
         if record.round == 2:
             removed.write_text('["c2", "c4", "nobody"]')
@@ -322,7 +305,7 @@ def test_a_client_that_the_operator_removes_is_not_selected_again(selector: str,
     assert again.roster.ids() == ["c1", "c2", "c3", "c4", "c5"]
 
 
-def test_a_client_that_is_removed_from_the_start_is_never_registered() -> None:
+def test_a_client_that_is_removed_from_the_start_is_never_registered():
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: client("c")})
     grid.names = {3: "registered"}
     _, records, strategy = run(
@@ -332,11 +315,11 @@ def test_a_client_that_is_removed_from_the_start_is_never_registered() -> None:
     assert [record.num_available for record in records] == [1, 1]
 
 
-def test_a_node_that_waited_for_a_removed_identity_is_refused() -> None:
+def test_a_node_that_waited_for_a_removed_identity_is_refused():
     grid = TimedGrid({1: client("a"), 2: client("b")})
-    removed: set[str] = set()
+    removed = set()
     strategy, one_round = strategy_on(grid, clients_per_round=2)
-    strategy._parts.attendance.removals.current = lambda: frozenset(removed)  # type: ignore[method-assign]
+    strategy._parts.attendance.removals.current = lambda: frozenset(removed)
     one_round(1)
     grid.nodes[9] = client("b")  # claims an identity that is online: it waits
     one_round(2)
@@ -348,7 +331,7 @@ def test_a_node_that_waited_for_a_removed_identity_is_refused() -> None:
     assert strategy.roster.client_at(9) is None
 
 
-def resumed(folder: Path, grid: ToyGrid, **options: Any) -> list[RoundRecord]:
+def resumed(folder, grid, **options):
     """Go on with a run of the clients a, b and c on another grid; return the records of two more rounds."""
     nodes = {n: client(name) for n, name in enumerate("abc", 1)}
     options = {
@@ -359,35 +342,35 @@ def resumed(folder: Path, grid: ToyGrid, **options: Any) -> list[RoundRecord]:
 
 
 @pytest.mark.parametrize("first_node", [1, 101])
-def test_a_resumed_run_does_not_wait_for_removed_clients(tmp_path: Path, first_node: int) -> None:
+def test_a_resumed_run_does_not_wait_for_removed_clients(tmp_path, first_node):
     grid = TimedGrid({first_node + n: client(name) for n, name in enumerate("ab")})
     records = resumed(tmp_path, grid, overrides=Overrides(removed=["c"]))
     assert [record.num_available for record in records] == [2, 2]
     assert grid.clock.monotonic() < 1
 
 
-def test_a_resumed_run_with_its_quorum_waits_for_the_others_for_a_short_time(tmp_path: Path) -> None:
+def test_a_resumed_run_with_its_quorum_waits_for_the_others_for_a_short_time(tmp_path):
     grid = TimedGrid({1: client("a"), 2: client("b")})
     records = resumed(tmp_path, grid)
     assert [record.num_available for record in records] == [2, 2]
     assert 5 <= grid.clock.monotonic() < 7
 
 
-def test_a_resumed_run_waits_for_clients_that_come_one_after_another(tmp_path: Path) -> None:
+def test_a_resumed_run_waits_for_clients_that_come_one_after_another(tmp_path):
     grid = TimedGrid({1: client("a")})
     sleep = grid.clock.sleep
 
-    def and_come_back(seconds: float, /) -> None:
+    def and_come_back(seconds, /):
         sleep(seconds)
         grid.nodes |= {
             n: client(name) for n, name in ((2, "b"), (3, "c")) if grid.clock.monotonic() > 4 * n - 4
         }
 
-    grid.clock.sleep = and_come_back  # type: ignore[method-assign]
+    grid.clock.sleep = and_come_back
     assert resumed(tmp_path, grid)[0].num_available == 3
 
 
-def test_a_resumed_run_without_its_quorum_waits_until_the_deadline(tmp_path: Path) -> None:
+def test_a_resumed_run_without_its_quorum_waits_until_the_deadline(tmp_path):
     grid = TimedGrid({1: client("a")})
     with pytest.raises(NotEnoughClientsError):
         resumed(tmp_path, grid, faults=Faults(quorum=2))

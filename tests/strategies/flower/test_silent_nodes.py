@@ -1,22 +1,19 @@
 """What clients cost that are online and do not answer: simulated time of a federation of twenty."""
 
 import logging
-from collections.abc import Collection
 from functools import cache
 from math import inf
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from simulation.grid import InProcessGrid
 from simulation.response_times import ResponseTimes
-from strategies import RoundRecord, SelectionStrategy
-from strategies.clients.reports import STATUS, Report
-from strategies.flower.messages import write_report
-from strategies.options import Buffered, Checkpoints, Deadlines, Faults, Polling
+from strategies.clients.reports import STATUS
+from strategies.options import Buffered, Checkpoints, Deadlines, Faults
+
+from ...support import federations
+from ...support.federations import model, reply, weights
 
 M, K, ROUNDS = 20, 5, 100
 SELECTORS = ("flics", "pow-d", "forecast", "md", "uniform", "adaptive-osmd")
@@ -33,18 +30,11 @@ GROUPS = {"flics": [str(m // 5) for m in range(M)]}  # a group of five: all of i
 
 
 @pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
+def quiet(caplog):
     caplog.set_level(logging.CRITICAL, "flwr")
 
 
-def federation(
-    selector: str,
-    silent: Collection[int] = (),
-    *,
-    to: Collection[str] = ("train", "query.loss"),
-    absent: Collection[int] = (),
-    **slow: float,
-) -> InProcessGrid:
+def federation(selector, silent=(), *, to=("train", "query.loss"), absent=(), **slow):
     """Return clients that need about a second to train, and a tenth of it for a poll.
 
     The silent ones do not answer some kinds of message; slow ones need so many times as long; absent ones are
@@ -52,7 +42,7 @@ def federation(
     """
     times = ResponseTimes(M, seed=1, median=1.0)
 
-    def latency(message: Message) -> float:
+    def latency(message):
         client, kind = grid.client_of(message.metadata.dst_node_id), message.metadata.message_type
         if client in silent and kind in to:
             return inf
@@ -70,50 +60,36 @@ def federation(
     return grid
 
 
-def _client(m: int, group: str | None) -> Any:
+def _client(m, group):
     target = np.random.default_rng(m).standard_normal(3).astype(np.float32)
 
-    def answer(message: Message) -> Message:
+    def answer(message):
         if message.metadata.message_type == STATUS:
-            report = Report(client_id=f"c{m:02d}", num_examples=10, group=group)
-            return Message(write_report(report), reply_to=message)
-        w = message.content["arrays"]["w"].numpy()
+            return reply(message, client_id=f"c{m:02d}", num_examples=10, group=group)
+        w = weights(message)
         loss = float(np.square(w - target).sum())
         if message.metadata.message_type == "query.loss":
-            return Message(write_report(Report(loss=loss)), reply_to=message)
-        content: RecordDict = write_report(Report(num_examples=10, train_loss=loss))
-        content["arrays"] = ArrayRecord({"w": Array(w - np.float32(0.1) * (w - target))})
-        return Message(content, reply_to=message)
+            return reply(message, loss=loss)
+        return reply(message, w - np.float32(0.1) * (w - target), num_examples=10, train_loss=loss)
 
     return answer
 
 
-def play(
-    grid: InProcessGrid, selector: str, rounds: int = ROUNDS, **options: Any
-) -> tuple[float, list[RoundRecord]]:
+def play(grid, selector, rounds=ROUNDS, **options):
     """Return the simulated seconds of a run, and its records."""
-    records: list[RoundRecord] = []
-    polling = Polling(ask_status=True, interval=1)
-    options = {
-        "deadlines": Deadlines(round=60),
-        "num_rounds": ROUNDS,
-        "seed": 3,
-        "polling": polling,
-        **options,
-    }
-    strategy = SelectionStrategy(selector, clients_per_round=K, on_round=records.append, **options)
-    strategy.start(grid, ArrayRecord({"w": Array(np.zeros(3, np.float32))}), num_rounds=rounds)
+    options = {"deadlines": Deadlines(round=60), "num_rounds": ROUNDS, "seed": 3, **options}
+    records = federations.play(grid, selector, rounds, model(0, 0, 0), clients_per_round=K, **options).records
     return grid.clock.monotonic(), records
 
 
 @cache
-def without(selector: str, absent: tuple[int, ...], rounds: int = ROUNDS) -> float:
+def without(selector, absent, rounds=ROUNDS):
     """Return the seconds of a run without some of the clients."""
     return play(federation(selector, absent=absent), selector, rounds)[0]
 
 
 @pytest.mark.parametrize(("selector", "silent", "share"), CASES)
-def test_silent_clients_cost_little_time(selector: str, silent: tuple[int, ...], share: float) -> None:
+def test_silent_clients_cost_little_time(selector, silent, share):
     seconds, records = play(federation(selector, silent), selector)
     assert seconds <= (1 + share) * without(selector, silent)
     asked = [client for record in records for client in record.selection.clients.tolist()]
@@ -124,7 +100,7 @@ def test_silent_clients_cost_little_time(selector: str, silent: tuple[int, ...],
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("silent", "share"), [((3,), 0.1), (tuple(range(5)), 0.5)], ids=["1", "5"])
-def test_silent_clients_cost_buffered_rounds_little_time(silent: tuple[int, ...], share: float) -> None:
+def test_silent_clients_cost_buffered_rounds_little_time(silent, share):
     """The silent ones are as many as the places."""
     mode = Buffered(concurrency=K, size=3)
     seconds, records = play(federation("md", silent), "md", mode=mode)
@@ -132,14 +108,14 @@ def test_silent_clients_cost_buffered_rounds_little_time(silent: tuple[int, ...]
     assert not any(record.skipped for record in records)
 
 
-def test_who_answers_polls_and_does_not_train_is_silent_too() -> None:
+def test_who_answers_polls_and_does_not_train_is_silent_too():
     """pow-d selects the clients with the largest losses, and these do not become smaller without training."""
     seconds, records = play(federation("pow-d", [3], to=["train"]), "pow-d", rounds=50)
     assert seconds <= 1.15 * without("pow-d", (3,), rounds=50)  # half the silences come in the first rounds
     assert 1 <= sum(3 in record.selection.clients for record in records) <= 4
 
 
-def test_who_is_silent_from_the_beginning_costs_little_time() -> None:
+def test_who_is_silent_from_the_beginning_costs_little_time():
     """Such a node is never registered; the question for its status is what rounds might wait for."""
     seconds, records = play(federation("md", [0], to=[STATUS]), "md", rounds=50)
     assert seconds <= without("md", (0,), rounds=50) + 5 + 3 * 4  # the first node is asked alone for 5 s
@@ -147,12 +123,12 @@ def test_who_is_silent_from_the_beginning_costs_little_time() -> None:
 
 
 @pytest.mark.parametrize("factor", [0.95, 1.05], ids=["in time", "too late"])
-def test_an_unavailable_client_that_answers_as_late_as_possible_costs_little_time(factor: float) -> None:
+def test_an_unavailable_client_that_answers_as_late_as_possible_costs_little_time(factor):
     """Rounds that wait for it would take up to `Deadlines.status`, because its answers lengthen the wait."""
     grid = federation("uniform")
     latency, answers = grid.latency, []
 
-    def late(message: Message) -> float:
+    def late(message):
         if message.metadata.message_type != STATUS:
             return latency(message)
         if grid.client_of(message.metadata.dst_node_id) != 3:
@@ -164,10 +140,10 @@ def test_an_unavailable_client_that_answers_as_late_as_possible_costs_little_tim
     liar = grid._nodes[sorted(grid.get_node_ids())[3]]
     answer = liar.call
 
-    def unavailable(message: Message) -> Any:
-        report = Report(client_id="c03", num_examples=10, available=False)
-        is_status = message.metadata.message_type == STATUS
-        return Message(write_report(report), reply_to=message) if is_status else answer(message)
+    def unavailable(message):
+        if message.metadata.message_type != STATUS:
+            return answer(message)
+        return reply(message, client_id="c03", num_examples=10, available=False)
 
     liar.call = unavailable
     seconds, records = play(grid, "uniform")
@@ -177,13 +153,13 @@ def test_an_unavailable_client_that_answers_as_late_as_possible_costs_little_tim
 
 
 @pytest.mark.parametrize("to", ["train", STATUS])
-def test_looks_for_late_answers_that_the_superlink_holds_cost_little_time(to: str) -> None:
+def test_looks_for_late_answers_that_the_superlink_holds_cost_little_time(to):
     """The SuperLink holds a look for up to a second (`deploy.fleet.duties.held_requests`)."""
 
-    def seconds(grid: InProcessGrid) -> float:
+    def seconds(grid):
         pull = grid.pull_messages
 
-        def held(message_ids: Any) -> list[Message]:
+        def held(message_ids):
             asked = list(message_ids)
             for _ in range(20):
                 if replies := list(pull(asked)):
@@ -191,14 +167,14 @@ def test_looks_for_late_answers_that_the_superlink_holds_cost_little_time(to: st
                 grid.clock.sleep(0.05)
             return []
 
-        grid.pull_messages = held  # type: ignore[method-assign]
+        grid.pull_messages = held
         return play(grid, "uniform")[0]
 
     absent = seconds(federation("uniform", absent=[3]))
     assert seconds(federation("uniform", [3], to=[to])) <= 1.1 * absent + 17
 
 
-def test_slow_clients_are_not_lost() -> None:
+def test_slow_clients_are_not_lost():
     """The slowest needs eight times as long as usual, which nobody knows at first."""
     _, records = play(federation("uniform", c03=8.0, c11=4.0), "uniform")
     for client in (3, 11):
@@ -211,11 +187,11 @@ def test_slow_clients_are_not_lost() -> None:
         assert sum(replies) >= len(replies) - 2
 
 
-def test_after_a_pause_of_the_whole_federation_all_clients_are_back() -> None:
+def test_after_a_pause_of_the_whole_federation_all_clients_are_back():
     grid = federation("uniform")
     latency = grid.latency
 
-    def with_a_pause(message: Message) -> float:
+    def with_a_pause(message):
         return inf if 20 <= grid.clock.monotonic() < 80 else latency(message)
 
     grid.latency = with_a_pause
@@ -224,22 +200,22 @@ def test_after_a_pause_of_the_whole_federation_all_clients_are_back() -> None:
     assert records[-1].num_available == M
 
 
-def test_a_superlink_that_does_not_answer_is_no_silence_of_clients() -> None:
+def test_a_superlink_that_does_not_answer_is_no_silence_of_clients():
     grid = federation("uniform")
     pull, stalls = grid.pull_messages, iter([False] * 40 + [True])
 
-    def stalled(message_ids: Any) -> list[Message]:
+    def stalled(message_ids):
         replies = pull(message_ids)
         grid.clock.sleep(30.0 if next(stalls, False) else 0.0)
         return replies
 
-    grid.pull_messages = stalled  # type: ignore[method-assign]
+    grid.pull_messages = stalled
     _, records = play(grid, "uniform", rounds=10)
     assert max(record.seconds for record in records) > 30
     assert not any(record.failures or record.silent for record in records)
 
 
-def test_the_log_says_why_and_how_long_a_client_is_quarantined(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_why_and_how_long_a_client_is_quarantined(caplog):
     caplog.set_level(logging.WARNING, "flwr")
     _, records = play(federation("full", [3]), "full", rounds=6)
     assert [record.round for record in records if record.silent] == [2, 3, 4, 5]
@@ -248,7 +224,7 @@ def test_the_log_says_why_and_how_long_a_client_is_quarantined(caplog: pytest.Lo
     assert all(each.endswith(" (silence or errors, back in round 6)") for each in lines)
 
 
-def test_silence_is_remembered_over_a_resume(tmp_path: Path) -> None:
+def test_silence_is_remembered_over_a_resume(tmp_path):
     whole = play(federation("pow-d", [3, 4]), "pow-d", rounds=12)[1]
     first = play(federation("pow-d", [3, 4]), "pow-d", 5, checkpoints=Checkpoints(tmp_path))[1]
     resumed = Checkpoints(tmp_path, resume=True)
@@ -259,7 +235,7 @@ def test_silence_is_remembered_over_a_resume(tmp_path: Path) -> None:
     assert any(record.silent for record in second)
 
 
-def test_without_these_protections_rounds_wait_until_the_deadline() -> None:
+def test_without_these_protections_rounds_wait_until_the_deadline():
     options = {"deadlines": Deadlines(round=60, shortest=inf), "faults": Faults(silence=False)}
     seconds, records = play(federation("full", [3]), "full", rounds=3, **options)
     assert seconds >= 180

@@ -3,52 +3,44 @@ rest."""
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
 from math import inf
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from simulation.grid import InProcessGrid
-from strategies import RoundRecord, SelectionStrategy
+from strategies import SelectionStrategy
 from strategies.clients.reports import STATUS
 from strategies.options import Buffered, Checkpoints, Deadlines, Faults, Polling
+
+from ...support import federations
+from ...support.federations import reply, weights
 
 USUAL = 10.0  # s, how long most sites take
 Latency = Callable[[int], float]  # of a round
 
 
 @pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
+def quiet(caplog):
     caplog.set_level(logging.CRITICAL, "flwr")
 
 
-def site(message: Message) -> Message:
+def site(message):
     if message.metadata.message_type == STATUS:
-        return Message(RecordDict({"m": MetricRecord({"num-examples": 100})}), reply_to=message)
-    (w,) = message.content["arrays"].to_numpy_ndarrays()
-    metrics = MetricRecord({"num-examples": 100, "train-loss": 1.0})
-    trained = RecordDict({"arrays": ArrayRecord([w + np.float32(1)]), "metrics": metrics})
-    return Message(trained, reply_to=message)
+        return reply(message, num_examples=100)
+    return reply(message, weights(message) + np.float32(1), num_examples=100, train_loss=1.0)
 
 
-def fails(message: Message) -> Message:
+def fails(message):
     raise ValueError("it has no data")
 
 
-def federation(
-    seconds: Sequence[float | Latency],
-    failing: Collection[int] = (),
-    grid: type[InProcessGrid] = InProcessGrid,
-    **options: Any,
-) -> InProcessGrid:
+def federation(seconds, failing=(), grid=InProcessGrid, **options):
     """Return sites that take so many seconds, or the seconds of a function of the round."""
 
-    def latency(message: Message) -> float:
+    def latency(message):
         taken = seconds[made.client_of(message.metadata.dst_node_id)]
         return taken(int(message.content["config"]["server-round"])) if callable(taken) else taken
 
@@ -58,18 +50,15 @@ def federation(
     return made
 
 
-def play(
-    grid: InProcessGrid, rounds: int, selector: str = "full", k: int = 5, size: int = 4, **options: Any
-) -> tuple[Any, list[RoundRecord]]:
+def play(grid, rounds, selector="full", k=5, size=4, **options):
     """Return the final model and the records of a run."""
-    records: list[RoundRecord] = []
     options = {"min_available_clients": len(grid._nodes), "polling": Polling(interval=1), **options}
-    strategy = SelectionStrategy(selector, clients_per_round=k, on_round=records.append, **options)
-    result = strategy.start(grid, ArrayRecord([np.zeros(size, np.float32)]), num_rounds=rounds)
-    return result.arrays, records
+    start = federations.model(*[0] * size)
+    played = federations.play(grid, selector, rounds, start, clients_per_round=k, **options)
+    return played.result.arrays, played.records
 
 
-def used(records: Sequence[RoundRecord], client: int) -> list[int]:
+def used(records, client):
     """Return the rounds that used a client's update."""
     return [
         record.round for record in records if (record.weights[record.selection.clients == client] > 0).any()
@@ -77,7 +66,7 @@ def used(records: Sequence[RoundRecord], client: int) -> list[int]:
 
 
 @pytest.mark.parametrize("slow", [17, 40, 70, 200, 400, 700])
-def test_a_site_of_five_that_always_takes_long_is_used_in_every_round(slow: float) -> None:
+def test_a_site_of_five_that_always_takes_long_is_used_in_every_round(slow):
     """The first wait of a federation of five is 80 times the usual time, or a fifth of the deadline (720
     s)."""
     _, records = play(federation([USUAL] * 4 + [slow]), 30)
@@ -86,7 +75,7 @@ def test_a_site_of_five_that_always_takes_long_is_used_in_every_round(slow: floa
 
 
 @pytest.mark.parametrize("slow", [40, 60, 400])
-def test_a_slow_site_of_twenty_is_used_from_its_first_reply_on(slow: float) -> None:
+def test_a_slow_site_of_twenty_is_used_from_its_first_reply_on(slow):
     """The first wait is five times the usual time. Then rounds of 10 s pass until the reply has come."""
     _, records = play(federation([USUAL] * 19 + [slow]), 60, k=20)
     missed = 0 if slow <= 5 * USUAL else int(np.ceil((slow - 5 * USUAL) / USUAL)) + 1
@@ -94,7 +83,7 @@ def test_a_slow_site_of_twenty_is_used_from_its_first_reply_on(slow: float) -> N
     assert used(records, 19) == list(range(used(records, 19)[0], 61))
 
 
-def test_a_site_that_becomes_slow_is_used_again_after_its_first_late_reply() -> None:
+def test_a_site_that_becomes_slow_is_used_again_after_its_first_late_reply():
     """It is given up after three times its own time, and again each time it is asked before it replies."""
     _, records = play(federation([USUAL] * 4 + [lambda number: 10.0 if number < 20 else 400.0]), 100)
     first_again = min(number for number in used(records, 4) if number >= 20)
@@ -102,7 +91,7 @@ def test_a_site_that_becomes_slow_is_used_again_after_its_first_late_reply() -> 
     assert used(records, 4) == [*range(1, 20), *range(first_again, 101)]
 
 
-def test_a_site_that_is_slow_once_is_back_when_it_replies() -> None:
+def test_a_site_that_is_slow_once_is_back_when_it_replies():
     _, records = play(federation([USUAL] * 4 + [lambda number: 70.0 if number == 10 else 10.0]), 40)
     assert used(records, 4) == [*range(1, 10), *range(15, 41)]  # 70 s: 30 s for round 10, four rounds of 10 s
 
@@ -110,58 +99,58 @@ def test_a_site_that_is_slow_once_is_back_when_it_replies() -> None:
 class LargeMessages(InProcessGrid):
     """Sending a message, and fetching a reply, takes a second: clients reply while others are still asked."""
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+    def push_messages(self, messages):
         ids = []
         for message in messages:
             ids += super().push_messages([message])
             self.clock.sleep(1.0)
         return ids
 
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+    def pull_messages(self, message_ids):
         replies = super().pull_messages(message_ids)
         self.clock.sleep(float(len(replies)))
         return replies
 
 
-def test_a_reply_that_comes_while_others_are_still_asked_does_not_count_as_one_that_took_no_time() -> None:
+def test_a_reply_that_comes_while_others_are_still_asked_does_not_count_as_one_that_took_no_time():
     """Two devices: the first has replied when the second has been sent its 20 MB over a slow line."""
     grid = federation([0.5, 80.0], grid=LargeMessages)
     _, records = play(grid, 10, k=2, deadlines=Deadlines(round=600))
     assert used(records, 1) == list(range(1, 11))
 
 
-def test_a_late_update_is_not_used() -> None:
+def test_a_late_update_is_not_used():
     w, records = play(federation([USUAL] * 19 + [60.0]), 10, k=20)
     assert not used(records[:1], 19)
     assert w.to_numpy_ndarrays()[0][0] == pytest.approx(10.0)  # one step of 1 a round
 
 
-def test_late_replies_are_found_while_a_later_round_waits() -> None:
+def test_late_replies_are_found_while_a_later_round_waits():
     """Round 2 lasts 300 s, since another site has become slow: the server learns 60 s, and not 300 s."""
     grid = federation([USUAL] * 18 + [lambda number: 10.0 if number == 1 else 25.0, 60.0])
     strategy = SelectionStrategy("full", clients_per_round=20, min_available_clients=20)
-    strategy.start(grid, ArrayRecord([np.zeros(4, np.float32)]), num_rounds=3)
-    learned = strategy._parts.clients.logic.patience._times[19, 1]  # type: ignore[union-attr]
+    strategy.start(grid, federations.model(0, 0, 0, 0), num_rounds=3)
+    learned = strategy._parts.clients.logic.patience._times[19, 1]
     assert learned == pytest.approx(60.0, abs=2.0)
 
 
 @pytest.mark.parametrize("slow", [20, 31, 50, 90, 700])
-def test_a_quorum_is_waited_for(slow: float) -> None:
+def test_a_quorum_is_waited_for(slow):
     w, records = play(federation([USUAL] * 4 + [slow]), 30, faults=Faults(quorum=5))
     assert not any(record.skipped for record in records)
     assert w.to_numpy_ndarrays()[0].tolist() == [30.0] * 4
 
 
-def test_a_quorum_is_waited_for_after_the_site_was_silent() -> None:
+def test_a_quorum_is_waited_for_after_the_site_was_silent():
     """The message of round 1 is lost; from then on, the site takes 2000 s, which is beyond its first wait."""
-    lost_once: Latency = lambda number: inf if number == 1 else 2000.0  # noqa: E731
+    lost_once = lambda number: inf if number == 1 else 2000.0  # noqa: E731
     _, records = play(federation([USUAL] * 4 + [lost_once]), 4, faults=Faults(quorum=5))
     assert [bool(record.skipped) for record in records] == [True, False, False, False]
     assert records[0].failures == {4: "no reply by the deadline"}
     assert records[0].seconds == pytest.approx(3600, abs=10)
 
 
-def test_a_quorum_is_not_waited_for_if_it_is_reached_or_out_of_reach() -> None:
+def test_a_quorum_is_not_waited_for_if_it_is_reached_or_out_of_reach():
     _, records = play(federation([USUAL] * 19 + [inf]), 3, k=20, faults=Faults(quorum=19))
     assert records[0].seconds < 60
     assert not any(record.skipped for record in records)
@@ -170,16 +159,16 @@ def test_a_quorum_is_not_waited_for_if_it_is_reached_or_out_of_reach() -> None:
     assert records[0].skipped
 
 
-def test_candidates_of_a_quorum_are_waited_for_in_a_poll() -> None:
-    def latency(message: Message) -> float:
+def test_candidates_of_a_quorum_are_waited_for_in_a_poll():
+    def latency(message):
         if message.metadata.message_type == "train":
             return USUAL
         return 50.0 if grid.client_of(message.metadata.dst_node_id) == 4 else 0.1
 
-    def polled(message: Message) -> Message:
+    def polled(message):
         if message.metadata.message_type == "train":
             return site(message)
-        return Message(RecordDict({"m": MetricRecord({"loss": 1.0})}), reply_to=message)
+        return reply(message, loss=1.0)
 
     grid = InProcessGrid(latency=latency)
     for _ in range(5):
@@ -188,7 +177,7 @@ def test_candidates_of_a_quorum_are_waited_for_in_a_poll() -> None:
     assert not any(record.skipped for record in records)
 
 
-def test_masked_updates_wait_for_every_client() -> None:
+def test_masked_updates_wait_for_every_client():
     """A round without one of the models is skipped, so it costs all clients their training."""
     _, records = play(
         federation([USUAL] * 19 + [400.0]), 3, k=20, masked_updates=True, faults=Faults(guard=False)
@@ -196,58 +185,58 @@ def test_masked_updates_wait_for_every_client() -> None:
     assert not any(record.skipped for record in records)
 
 
-def test_overdue_clients_of_a_buffered_round_are_waited_for_if_the_quorum_needs_them() -> None:
+def test_overdue_clients_of_a_buffered_round_are_waited_for_if_the_quorum_needs_them():
     mode = Buffered(concurrency=5, size=5)
     _, records = play(federation([USUAL] * 4 + [1000.0]), 4, "uniform", mode=mode, faults=Faults(quorum=5))
     assert not any(record.skipped for record in records)
 
 
 @pytest.mark.parametrize(("tells", "expected"), [(True, 12), (False, 0)])
-def test_an_upload_that_is_moving_is_not_given_up(tells: bool, expected: int) -> None:
+def test_an_upload_that_is_moving_is_not_given_up(tells, expected):
     """20 MB over a line of 500 kB/s take 40 s; the others train and send for about 1 s."""
     size = 20_000_000 // 4
 
-    def bandwidth(message: Message) -> float:
+    def bandwidth(message):
         return 500e3 if grid.client_of(message.metadata.dst_node_id) == 19 else 1e9
 
     grid = federation([1.0] * 20, bandwidth=bandwidth, frozen=True)
     if not tells:  # like Flower's SuperLink
-        grid.received_bytes = lambda message_ids: {}  # type: ignore[method-assign]
-    options: dict[str, Any] = {"deadlines": Deadlines(round=600), "faults": Faults(guard=False)}
+        grid.received_bytes = lambda message_ids: {}
+    options = {"deadlines": Deadlines(round=600), "faults": Faults(guard=False)}
     _, records = play(grid, 2, k=20, size=size, **options)
     assert used(records, 19) == ([1, 2] if tells else [])
     assert max(record.seconds for record in records) <= (42 if tells else 8)
 
 
-def test_an_upload_that_has_stopped_is_given_up() -> None:
+def test_an_upload_that_has_stopped_is_given_up():
     grid = federation([1.0] * 19 + [inf])
-    asked: list[float] = []
+    asked = []
 
-    def received(message_ids: Collection[str]) -> dict[str, int]:
+    def received(message_ids):
         asked.append(grid.clock.monotonic())
         return dict.fromkeys(message_ids, 5 * 10**6)
 
-    grid.received_bytes = received  # type: ignore[assignment, method-assign]
+    grid.received_bytes = received
     _, records = play(grid, 1, k=20, deadlines=Deadlines(round=600))
     assert len(asked) == 2  # the second look finds no more bytes than the first one
     assert records[0].seconds == pytest.approx(10, abs=1)  # twice five times the usual second
     assert "not waited for" in records[0].failures[19]
 
 
-def test_progress_that_cannot_be_read_ends_no_run() -> None:
+def test_progress_that_cannot_be_read_ends_no_run():
     grid = federation([1.0] * 19 + [inf])
 
-    def broken(message_ids: Collection[str]) -> dict[str, int]:
+    def broken(message_ids):
         raise ConnectionError("the SuperLink is busy")
 
-    grid.received_bytes = broken  # type: ignore[method-assign]
+    grid.received_bytes = broken
     _, records = play(grid, 2, k=20)
     assert len(records) == 2
 
 
-def test_a_failure_says_which_wait_ended() -> None:
+def test_a_failure_says_which_wait_ended():
     plays = partial(play, polling=Polling())
-    one_lost: Latency = lambda number: inf if number == 10 else 10.0  # noqa: E731
+    one_lost = lambda number: inf if number == 10 else 10.0  # noqa: E731
     _, records = plays(federation([USUAL] * 4 + [one_lost]), 10)
     assert records[9].failures == {
         4: "not waited for: 30 s, 3 times its slowest recent time; deadline 3600 s"
@@ -262,23 +251,23 @@ def test_a_failure_says_which_wait_ended() -> None:
     assert records[0].failures == {4: "enough others had replied"}
 
 
-def test_a_message_that_could_not_be_sent_is_not_called_late() -> None:
+def test_a_message_that_could_not_be_sent_is_not_called_late():
     grid = federation([USUAL] * 5)
     push, calls = grid.push_messages, iter([True])
 
-    def busy(messages: Any) -> list[str]:
+    def busy(messages):
         if next(calls, False):
             raise ConnectionError("the SuperLink is busy")
         return push(messages)
 
-    grid.push_messages = busy  # type: ignore[method-assign]
+    grid.push_messages = busy
     _, records = play(grid, 2)
     assert set(records[0].failures.values()) == {"the message could not be sent"}
     assert not records[1].failures
 
 
 @pytest.mark.parametrize("selector", ["uniform", "md", "full", "forecast", "adaptive-osmd", "timed-forecast"])
-def test_a_client_that_always_sends_errors_is_asked_ever_more_rarely(selector: str) -> None:
+def test_a_client_that_always_sends_errors_is_asked_ever_more_rarely(selector):
     _w, records = play(federation([0.0] * 6, failing=[0]), 120, selector, k=2)
     asked = Counter(int(client) for record in records for client in record.selection.clients)
     assert asked[0] <= 6
@@ -287,16 +276,16 @@ def test_a_client_that_always_sends_errors_is_asked_ever_more_rarely(selector: s
     assert any(0 in record.silent for record in records)
 
 
-def test_four_of_ten_that_always_send_errors_get_few_draws_of_oort() -> None:
+def test_four_of_ten_that_always_send_errors_get_few_draws_of_oort():
     _, records = play(federation([0.0] * 10, failing=range(4)), 100, "oort", k=3)
     asked = Counter(int(client) for record in records for client in record.selection.clients)
     assert sum(asked[m] for m in range(4)) <= 0.1 * sum(asked.values())
 
 
-def test_a_client_that_sends_an_error_now_and_then_stays() -> None:
+def test_a_client_that_sends_an_error_now_and_then_stays():
     """Neither one error nor an error in every fourth round is a quarantine."""
 
-    def now_and_then(message: Message) -> Message:
+    def now_and_then(message):
         if int(message.content["config"]["server-round"]) % 4 == 0:
             raise ValueError("the disk was full")
         return site(message)
@@ -309,10 +298,10 @@ def test_a_client_that_sends_an_error_now_and_then_stays() -> None:
     assert len(used(records, 4)) == 30
 
 
-def test_an_error_does_not_teach_the_time_of_a_training() -> None:
+def test_an_error_does_not_teach_the_time_of_a_training():
     """The site fails at once in round 1, and needs 40 s from then on: as long as its first wait of 50 s."""
 
-    def broken_at_first(message: Message) -> Message:
+    def broken_at_first(message):
         if int(message.content["config"]["server-round"]) == 1:
             raise ValueError("no data yet")
         return site(message)
@@ -323,10 +312,10 @@ def test_an_error_does_not_teach_the_time_of_a_training() -> None:
     assert used(records, 19) == list(range(2, 21))
 
 
-def in_turn(silent: int, rounds: int) -> float:
+def in_turn(silent, rounds):
     """Return the seconds of a run of 1 s rounds, while silent nodes are online one after another for 15 s."""
 
-    def latency(message: Message) -> float:
+    def latency(message):
         is_silent = message.metadata.dst_node_id >= 100
         return inf if is_silent else 1.0 if message.metadata.message_type == "train" else 0.05
 
@@ -334,9 +323,9 @@ def in_turn(silent: int, rounds: int) -> float:
     for m in range(6):
         grid.add_node(handler=site, name=f"site-{m}")
     ids = grid.get_node_ids
-    entered: set[int] = set()
+    entered = set()
 
-    def turn() -> list[int]:
+    def turn():
         now = int(grid.clock.monotonic() // 15)
         for node in [each for each in grid._nodes if each >= 100 and each != 100 + now]:
             grid.remove_node(node)
@@ -345,42 +334,40 @@ def in_turn(silent: int, rounds: int) -> float:
             grid.add_node(handler=site, node_id=100 + now, name=f"silent-{now}")
         return ids()
 
-    grid.get_node_ids = turn  # type: ignore[method-assign]
+    grid.get_node_ids = turn
     play(grid, rounds, k=6, min_available_clients=6, polling=Polling(ask_status=True, interval=1))
     assert len(entered) >= min(silent, 4)
     return grid.clock.monotonic()
 
 
 @pytest.mark.parametrize("silent", [4, 20])
-def test_nodes_that_come_in_turn_and_answer_nothing_share_one_credit(silent: int) -> None:
+def test_nodes_that_come_in_turn_and_answer_nothing_share_one_credit(silent):
     assert (
         in_turn(silent, 60) <= 1.05 * in_turn(0, 60) + 10 + 5 + 2
     )  # the first node of a run is asked for 5 s
 
 
-def test_nobody_waits_for_the_status_of_a_node_that_has_gone_offline() -> None:
+def test_nobody_waits_for_the_status_of_a_node_that_has_gone_offline():
     grid = InProcessGrid(latency=lambda message: inf if message.metadata.dst_node_id == 100 else 0.0)
     for m in range(3):
         grid.add_node(handler=site, name=f"site-{m}")
     grid.add_node(handler=site, node_id=100, name="gone")
     ids = grid.get_node_ids
-    grid.get_node_ids = lambda: [each for each in ids() if each != 100]  # type: ignore[method-assign]
+    grid.get_node_ids = lambda: [each for each in ids() if each != 100]
     play(grid, 1, k=3, min_available_clients=3, polling=Polling(ask_status=True, interval=1))
     assert grid.clock.monotonic() < 2.5
 
 
 @pytest.mark.parametrize("ask_status", [None, True])
-def test_nodes_whose_registered_name_is_not_eligible_get_no_message(ask_status: bool | None) -> None:
-    got: dict[str, Counter[str]] = defaultdict(Counter)
+def test_nodes_whose_registered_name_is_not_eligible_get_no_message(ask_status):
+    got = defaultdict(Counter)
     grid = InProcessGrid()
     for m in range(4):
 
-        def handle(message: Message, name: str = f"site-{m}") -> Message:
+        def handle(message, name=f"site-{m}"):
             got[name][message.metadata.message_type] += 1
             if message.metadata.message_type == STATUS:
-                metrics = MetricRecord({"num-examples": 10, "available": 1})
-                content = RecordDict({"m": metrics, "c": ConfigRecord({"client-id": name})})
-                return Message(content, reply_to=message)
+                return reply(message, num_examples=10, client_id=name)
             return site(message)
 
         grid.add_node(handler=handle, name=f"site-{m}")
@@ -389,13 +376,13 @@ def test_nodes_whose_registered_name_is_not_eligible_get_no_message(ask_status: 
     assert {record.num_ineligible for record in records} == {2}
 
 
-def test_nodes_are_asked_for_their_status_once_their_name_is_eligible() -> None:
-    asked: Counter[int] = Counter()
-    before: list[Counter[int]] = []
+def test_nodes_are_asked_for_their_status_once_their_name_is_eligible():
+    asked = Counter()
+    before = []
     grid = InProcessGrid()
     for m in range(4):
 
-        def handle(message: Message, m: int = m) -> Message:
+        def handle(message, m=m):
             asked[m] += message.metadata.message_type == STATUS
             return site(message)
 
@@ -408,19 +395,19 @@ def test_nodes_are_asked_for_their_status_once_their_name_is_eligible() -> None:
         polling=Polling(ask_status=True, interval=1),
         on_round=lambda record: before.append(+asked),
     )
-    strategy.start(grid, ArrayRecord([np.zeros(4, np.float32)]), num_rounds=4)
+    strategy.start(grid, federations.model(0, 0, 0, 0), num_rounds=4)
     assert before == [{0: 1, 1: 1}, {0: 1, 1: 1}, dict.fromkeys(range(4), 1), dict.fromkeys(range(4), 1)]
 
 
-def test_a_quorum_of_more_clients_than_can_be_eligible_is_refused() -> None:
+def test_a_quorum_of_more_clients_than_can_be_eligible_is_refused():
     with pytest.raises(ValueError, match=r"faults\.quorum = 3: must be at most 2, the number of clients"):
         SelectionStrategy("md", clients_per_round=3, eligible="a|b", faults=Faults(quorum=3))
     SelectionStrategy("md", clients_per_round=3, eligible="a|b*", faults=Faults(quorum=3))
 
 
-def test_waits_and_late_replies_go_on_over_a_resume(tmp_path: Path) -> None:
+def test_waits_and_late_replies_go_on_over_a_resume(tmp_path):
     """The late reply itself is lost, as is every reply to a run that has ended; what was learned stays."""
-    seconds: list[float | Latency] = [USUAL] * 19 + [70.0]
+    seconds = [USUAL] * 19 + [70.0]
     whole = play(federation(seconds, failing=[3]), 24, k=20)[1]
     assert used(whole, 19)
     play(federation(seconds, failing=[3]), 12, k=20, checkpoints=Checkpoints(tmp_path))

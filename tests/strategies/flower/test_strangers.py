@@ -8,11 +8,9 @@ terminal.
 import io
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -24,12 +22,14 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies import RoundRecord, SelectionStrategy, selectors
+from strategies import SelectionStrategy, selectors
 from strategies.clients.reports import STATUS
 from strategies.options import Buffered, Checkpoints, Deadlines, Faults, Overrides, Polling
 
+from ...support import federations
+from ...support.federations import model
 from ...support.strangers import CLEAR, CLIPBOARD, EXPLODED, Stranger, honest, pickled
-from ...support.toy_grid import Node, ToyGrid
+from ...support.toy_grid import ToyGrid
 
 ROUNDS, HONEST, STRANGERS = 4, 6, 40
 ONLY_SIMULATED = {"optimal", "delta", "fed-is"}  # they must know updates before they select
@@ -38,8 +38,8 @@ FEW = ["uniform", "pow-d", "flics", "flics-private", "forecast"]
 SHARES = {"flics": "3/1", "naive-group": "3/1", "flics-private": "1/1"}
 
 
-def options_of(selector: str) -> dict[str, Any]:
-    options: dict[str, Any] = {}
+def options_of(selector):
+    options = {}
     if selector in SHARES:
         options["selector_settings"] = {"group_shares": SHARES[selector]}
     if selector == "flics" and find_spec("cvxpy"):  # budgets of what clients report
@@ -50,7 +50,7 @@ def options_of(selector: str) -> dict[str, Any]:
 
 
 @contextmanager
-def logged() -> Iterator[io.StringIO]:
+def logged():
     """Collect what Flower's logger writes."""
     text = io.StringIO()
     handler = logging.StreamHandler(text)
@@ -64,37 +64,24 @@ def logged() -> Iterator[io.StringIO]:
         FLOWER_LOGGER.removeHandler(handler)
 
 
-def run(
-    grid: ToyGrid, selector: str, rounds: int = ROUNDS, folder: Path | None = None, **options: Any
-) -> tuple[np.ndarray, list[RoundRecord], str]:
-    records: list[RoundRecord] = []
-    strategy = SelectionStrategy(
-        selector,
-        **{
-            "clients_per_round": HONEST,
-            "min_available_clients": options.get("clients_per_round", HONEST),
-            "server_strategy": FedAvg(fraction_evaluate=1.0),
-            "deadlines": Deadlines(join=30, absence=30, round=5, status=2, poll=2),
-            "polling": Polling(ask_status=True, interval=0.5),
-            "checkpoints": Checkpoints(folder) if folder else None,
-            "on_round": records.append,
-            **options_of(selector),
-            **options,
-        },
-    )
-    start = ArrayRecord({"w": Array(np.array([1, 2], np.float32))})
+def run(grid, selector, rounds=ROUNDS, folder=None, **options):
+    options = {
+        "clients_per_round": HONEST, "min_available_clients": options.get("clients_per_round", HONEST),
+        "server_strategy": FedAvg(fraction_evaluate=1.0), "polling": Polling(ask_status=True, interval=0.5),
+        "deadlines": Deadlines(join=30, absence=30, round=5, status=2, poll=2),
+        "checkpoints": Checkpoints(folder) if folder else None, **options_of(selector), **options,
+    }  # fmt: skip
     with logged() as text:
-        result = strategy.start(grid, start, num_rounds=rounds)
-    w = (result.arrays or start)["w"].numpy()
-    return w, records, text.getvalue()
+        _, records, _, result = federations.play(grid, selector, rounds, model(1, 2), **options)
+    return (result.arrays or model(1, 2))["w"].numpy(), records, text.getvalue()
 
 
-def federation(strangers: dict[int, Node]) -> ToyGrid:
+def federation(strangers):
     group = (0, 1)
     return ToyGrid({**{10 + n: honest(n, group[n % 2]) for n in range(HONEST)}, **strangers})
 
 
-def play(selector: str, seed: int, folder: Path | None = None, **options: Any) -> int:
+def play(selector, seed, folder=None, **options):
     """Run a federation with strangers, check it, and return the number of their answers."""
     strangers = {100 + n: Stranger(1000 * seed + n) for n in range(STRANGERS)}
     grid = federation(dict(strangers))
@@ -115,13 +102,13 @@ def play(selector: str, seed: int, folder: Path | None = None, **options: Any) -
 
 @given(st.integers(0, 10**6), st.sampled_from(FEW), st.booleans())
 @settings(max_examples=12)
-def test_no_answer_of_a_client_ends_the_run(seed: int, selector: str, guard: bool) -> None:
+def test_no_answer_of_a_client_ends_the_run(seed, selector, guard):
     assert play(selector, seed, faults=Faults(guard=guard)) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("selector", EVERY)
-def test_of_a_hundred_thousand_answers_none_ends_the_run(selector: str, tmp_path: Path) -> None:
+def test_of_a_hundred_thousand_answers_none_ends_the_run(selector, tmp_path):
     seed, cases = 0, 0
     while cases < 100_000 / len(EVERY):
         folder = tmp_path if seed == 0 else None
@@ -132,7 +119,7 @@ def test_of_a_hundred_thousand_answers_none_ends_the_run(selector: str, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("selector", ["md", "forecast", "oort", "timed-forecast"])
-def test_no_answer_of_a_client_ends_a_buffered_run(selector: str) -> None:
+def test_no_answer_of_a_client_ends_a_buffered_run(selector):
     seed, cases = 0, 0
     while cases < 5_000:
         size = 1 + seed % 4
@@ -150,11 +137,11 @@ class WireGrid(ToyGrid):
     As Flower's own grid does: an object that cannot be inflated raises, and what was pulled with it is lost.
     """
 
-    def __init__(self, nodes: dict[int, Node], damage: Callable[[str, bytes], bytes]) -> None:
+    def __init__(self, nodes, damage):
         super().__init__(nodes)
         self._damage = damage
 
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+    def pull_messages(self, message_ids):
         found = []
         for reply in super().pull_messages(message_ids):
             answered = reply.metadata.reply_to_message_id
@@ -169,12 +156,12 @@ class WireGrid(ToyGrid):
         return found
 
 
-def damages(r: random.Random) -> Callable[[str, bytes], bytes]:
+def damages(r):
     """Return damage to an object: the bytes, the type, the children or the description."""
 
     types = [b"Message", b"ArrayRecord", b"ArrayChunk", b"Bomb"]
 
-    def damage(key: str, content: bytes) -> bytes:
+    def damage(key, content):
         if r.random() < 0.6:
             return content
         head, divider, body = content.partition(b"\x00")
@@ -202,7 +189,7 @@ def damages(r: random.Random) -> Callable[[str, bytes], bytes]:
 
 @given(st.integers(0, 10**6), st.sampled_from(FEW))
 @settings(max_examples=10)
-def test_objects_that_flower_cannot_inflate_do_not_end_the_run(seed: int, selector: str) -> None:
+def test_objects_that_flower_cannot_inflate_do_not_end_the_run(seed, selector):
     damage = damages(random.Random(seed))
     strangers = {100 + n: honest(HONEST + n, n % 2) for n in range(4)}
     w, records, text = run(WireGrid(federation(strangers).nodes, damage), selector)
@@ -211,10 +198,10 @@ def test_objects_that_flower_cannot_inflate_do_not_end_the_run(seed: int, select
     assert text.replace("\n", "").replace("\t", "").isprintable()
 
 
-def test_an_unreadable_reply_costs_the_others_once_at_most() -> None:
-    kinds: list[str] = []
+def test_an_unreadable_reply_costs_the_others_once_at_most():
+    kinds = []
 
-    def node(message: Message) -> Any:
+    def node(message):
         kinds.append(message.metadata.message_type)
         return honest(HONEST)(message)
 
@@ -231,7 +218,7 @@ def test_an_unreadable_reply_costs_the_others_once_at_most() -> None:
 # --- single attacks ----------------------------------------------------------------------------------------
 
 
-def test_a_client_of_a_group_without_a_share_is_refused() -> None:
+def test_a_client_of_a_group_without_a_share_is_refused():
     """It ended the run: "groups holds 2: group_shares has numbers for 0 to 1"."""
     strangers = {100: honest(6, "nobody's"), 101: honest(7, None), 102: honest(8, 2), 99: honest(9, "1")}
     grid = federation(strangers)
@@ -247,7 +234,7 @@ def test_a_client_of_a_group_without_a_share_is_refused() -> None:
 @pytest.mark.parametrize(
     "settings", [{"group_shares": "north:9/south:1"}, {"energy_budgets": {"north": 9, "south": 1}}]
 )
-def test_a_group_does_not_take_the_number_of_another(settings: dict[str, Any]) -> None:
+def test_a_group_does_not_take_the_number_of_another(settings):
     """Groups were numbered in the order of their first client: a newcomer could take the largest share."""
     grid = ToyGrid({100: honest(0, "aaa"), **{n: honest(n, ["north", "south"][n % 2]) for n in range(1, 7)}})
     strategy = SelectionStrategy(
@@ -263,7 +250,7 @@ def test_a_group_does_not_take_the_number_of_another(settings: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("selector", ["flics", "naive-group"])
-def test_shares_belong_to_the_groups_that_they_name(selector: str) -> None:
+def test_shares_belong_to_the_groups_that_they_name(selector):
     """Group 2 came first, and took part in place of group 0."""
     each = (2, 2, 1, 1, 0, 0)
     nodes = {10 + n: honest(n, group) for n, group in enumerate(each)}
@@ -279,11 +266,11 @@ def test_shares_belong_to_the_groups_that_they_name(selector: str) -> None:
         assert (trained >= 4).mean() > 0.8
 
 
-def trains(metrics: dict[str, Any], arrays: Callable[[np.ndarray], ArrayRecord] | None = None) -> Node:
+def trains(metrics, arrays=None):
     """A client that behaves until it trains."""
     before = honest(9, 1)
 
-    def node(message: Message) -> Message:
+    def node(message):
         reply = before(message)
         assert isinstance(reply, Message)
         if message.metadata.message_type == "train":
@@ -296,7 +283,7 @@ def trains(metrics: dict[str, Any], arrays: Callable[[np.ndarray], ArrayRecord] 
     return node
 
 
-def test_a_million_metrics_are_neither_averaged_nor_kept(tmp_path: Path) -> None:
+def test_a_million_metrics_are_neither_averaged_nor_kept(tmp_path):
     """A million floats made every later checkpoint 13 MB larger."""
     node = trains({"a": [0.5] * 1_000_000})
     _, records, text = run(ToyGrid({100: node}), "full", folder=tmp_path, clients_per_round=1)
@@ -318,7 +305,7 @@ def test_a_million_metrics_are_neither_averaged_nor_kept(tmp_path: Path) -> None
         ({"b": 1.0, "a": 1.0}, "missing, added or of another length: a, b"),
     ],
 )
-def test_metrics_that_nobody_can_use_cost_the_others_nothing(metrics: dict[str, Any], reason: str) -> None:
+def test_metrics_that_nobody_can_use_cost_the_others_nothing(metrics, reason):
     strategy = FedAvg(fraction_evaluate=0.0)
     grid = federation({100: trains(metrics)})
     _, records, text = run(grid, "full", clients_per_round=7, rounds=1, server_strategy=strategy)
@@ -327,7 +314,7 @@ def test_metrics_that_nobody_can_use_cost_the_others_nothing(metrics: dict[str, 
     assert ", loss 3.5, " in text
 
 
-BAD_ARRAYS: dict[str, Callable[[np.ndarray], ArrayRecord]] = {
+BAD_ARRAYS = {
     "nan": lambda w: ArrayRecord({"w": Array(w * np.nan)}),
     "shape": lambda w: ArrayRecord({"w": Array(np.zeros(3, np.float32))}),
     "text": lambda w: ArrayRecord({"w": Array(np.array(["a", "b"]))}),
@@ -341,15 +328,15 @@ BAD_ARRAYS: dict[str, Callable[[np.ndarray], ArrayRecord]] = {
 
 @pytest.mark.parametrize("selector", ["uniform", "pow-d", "forecast"])
 @pytest.mark.parametrize("kind", BAD_ARRAYS)
-def test_a_rejected_update_changes_nothing(selector: str, kind: str) -> None:
+def test_a_rejected_update_changes_nothing(selector, kind):
     """The model is that of the run in which the client's training fails."""
 
-    def failing(message: Message) -> Message | None:
+    def failing(message):
         if message.metadata.message_type == "train":
             raise OSError("no disk")
-        return honest(9, 1)(message)  # type: ignore[return-value]
+        return honest(9, 1)(message)
 
-    def model(node: Node) -> np.ndarray:
+    def model(node):
         w, records, text = run(federation({100: node}), selector, rounds=2, clients_per_round=7)
         assert len(records) == 2
         assert text.replace("\n", "").replace("\t", "").isprintable()
@@ -360,10 +347,10 @@ def test_a_rejected_update_changes_nothing(selector: str, kind: str) -> None:
     assert not EXPLODED
 
 
-def test_terminal_escapes_reach_neither_the_log_nor_the_records() -> None:
+def test_terminal_escapes_reach_neither_the_log_nor_the_records():
     """ESC[2J clears the operator's screen, OSC 52 writes to the clipboard."""
 
-    def failing(message: Message) -> Message:
+    def failing(message):
         if message.metadata.message_type == STATUS:
             identity = ConfigRecord({"client-id": f"client{CLEAR}", "group": CLIPBOARD})
             return Message(RecordDict({CLEAR: identity}), reply_to=message)

@@ -4,7 +4,7 @@ import pytest
 from strategies.numerics import sketches
 
 
-def sketch(vector: np.ndarray, cut: int = sketches.LONGEST) -> np.ndarray:
+def sketch(vector, cut=sketches.LONGEST):
     total = np.zeros(sketches.WIDTH)
     for number, begin in enumerate(range(0, vector.size, cut)):
         total += sketches.of_chunk(vector[None, begin : begin + cut], number)[0]
@@ -12,13 +12,13 @@ def sketch(vector: np.ndarray, cut: int = sketches.LONGEST) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [1, 10, 256])
-def test_short_vectors_keep_their_inner_products(size: int) -> None:
+def test_short_vectors_keep_their_inner_products(size):
     u, v = np.random.default_rng(0).normal(size=(2, size))
     assert sketch(u) @ sketch(v) == pytest.approx(u @ v)
 
 
 @pytest.mark.parametrize("size", [300, 16384, 16385, 100_000])
-def test_cosines_of_long_vectors_are_kept_up_to_chance(size: int) -> None:
+def test_cosines_of_long_vectors_are_kept_up_to_chance(size):
     rng = np.random.default_rng(1)
     errors = []
     for _ in range(30):
@@ -31,7 +31,7 @@ def test_cosines_of_long_vectors_are_kept_up_to_chance(size: int) -> None:
     assert np.std(errors) < 2 / np.sqrt(sketches.WIDTH)
 
 
-def test_equal_chunks_do_not_cancel_or_add_up() -> None:
+def test_equal_chunks_do_not_cancel_or_add_up():
     """A vector that repeats itself has different signs in each chunk."""
     part = np.random.default_rng(2).normal(size=sketches.LONGEST)
     repeated = np.tile(part, 8)
@@ -39,6 +39,6 @@ def test_equal_chunks_do_not_cancel_or_add_up() -> None:
     assert 0.6 < ratio < 1.5
 
 
-def test_a_sketch_is_linear() -> None:
+def test_a_sketch_is_linear():
     u, v = np.random.default_rng(3).normal(size=(2, 1000))
     np.testing.assert_allclose(sketch(2 * u - v), 2 * sketch(u) - sketch(v), atol=1e-12)

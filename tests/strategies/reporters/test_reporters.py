@@ -1,94 +1,74 @@
 """What reporters are told, in which order, and that no reporter stops or delays a run."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from threading import Event
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import MetricRecord
 
-from strategies import Checkpoints, Reporter, RoundReport, RunInfo, SelectionStrategy
+from strategies import Reporter, RoundReport, SelectionStrategy
 from strategies.options import Polling
 from strategies.reporters import reporters as holder
 from strategies.reporters.scalars import MOST, scalars
 
+from ...support.federations import model
 from ...support.processes import wait_for
-from ...support.toy_grid import ToyGrid
 from ..test_resume import NUM_CLIENTS, grid
-from ..test_strategy import model
+from ..test_resume import run as resumable
 
 MODEL_BYTES = 136  # of the toy model as a message carries it
 CALLS = ("begin", "resume", "round", "end", "failed")
 
 
 class Recorder(Reporter):
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.reports: list[RoundReport] = []
+    def __init__(self):
+        self.calls = []
+        self.reports = []
 
-    def begin(self, run: RunInfo) -> None:
+    def begin(self, run):
         self.calls.append(("begin", run.num_rounds, run.settings["selector"]))
 
-    def resume(self, run: RunInfo, round: int) -> None:
+    def resume(self, run, round):
         self.calls.append(("resume", run.num_rounds, round))
 
-    def round(self, report: RoundReport) -> None:
+    def round(self, report):
         self.calls.append(("round", report.round))
         self.reports.append(report)
 
-    def end(self, round: int, reason: str) -> None:
+    def end(self, round, reason):
         self.calls.append(("end", round, reason))
 
-    def failed(self, round: int, reason: str) -> None:
+    def failed(self, round, reason):
         self.calls.append(("failed", round, reason))
 
 
-def loss_of(round: int, arrays: ArrayRecord) -> MetricRecord:
+def loss_of(round, arrays):
     return MetricRecord({"loss": float(np.square(arrays["w"].numpy()).sum())})
 
 
-def run(
-    *reporters: Reporter,
-    rounds: int = 3,
-    folder: Path | None = None,
-    resume: bool = False,
-    evaluate: Callable[[int, ArrayRecord], MetricRecord] = loss_of,
-    on: ToyGrid | None = None,
-    **options: Any,
-) -> ArrayRecord:
-    strategy = SelectionStrategy(
-        "adaptive-osmd",
-        clients_per_round=3,
-        min_available_clients=NUM_CLIENTS,
-        num_rounds=6,
-        local_learning_rate=0.1,
-        polling=Polling(ask_status=True, interval=1),
-        seed=5,
-        checkpoints=Checkpoints(folder, resume) if folder else None,
-        reporters=reporters,
-        **options,
-    )
-    return strategy.start(on or grid(), model(1, 2), num_rounds=rounds, evaluate_fn=evaluate).arrays
+def run(*reporters, rounds=3, folder=None, resume=False, evaluate=loss_of, on=None, **options):
+    given = {"evaluate_fn": evaluate}
+    return resumable(folder, rounds, on=on, resume=resume, given=given, reporters=reporters, **options)[
+        0
+    ].arrays
 
 
-def weights(arrays: ArrayRecord) -> list[float]:
+def weights(arrays):
     return [float(each) for each in arrays["w"].numpy()]
 
 
 @pytest.fixture
-def released() -> Iterator[Event]:
+def released():
     """An event that ends the threads that wait for it when the test is over."""
     event = Event()
     yield event
     event.set()
 
 
-def test_a_run_is_told_from_begin_to_end() -> None:
+def test_a_run_is_told_from_begin_to_end():
     recorder, records, losses = Recorder(), [], {}
 
-    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(round, arrays):
         found = loss_of(round, arrays)
         losses[round] = found["loss"]
         return found
@@ -109,15 +89,12 @@ def test_a_run_is_told_from_begin_to_end() -> None:
         assert report.train_metrics["num-clients"] == len(drawn)
         draws[drawn] += record.selection.counts
         assert report.participation.tolist() == np.bincount(draws).tolist()
-        assert report.traffic is not None
         first = NUM_CLIENTS if report.round == 1 else 0  # the clients' status is asked once
         assert report.traffic.messages_sent == len(drawn) + first
         assert report.traffic.bytes_sent == MODEL_BYTES * len(drawn)
 
 
-def test_a_run_that_its_stop_function_ends_has_finished_and_was_not_stopped(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_run_that_its_stop_function_ends_has_finished_and_was_not_stopped(caplog):
     recorder = Recorder()
     with caplog.at_level("INFO", "flwr"):
         run(recorder, stop=lambda round, _: round == 2)
@@ -127,7 +104,7 @@ def test_a_run_that_its_stop_function_ends_has_finished_and_was_not_stopped(
     assert not [line for line in lines if "topped" in line]
 
 
-def test_the_traffic_of_a_round_does_not_depend_on_who_takes_the_counts() -> None:
+def test_the_traffic_of_a_round_does_not_depend_on_who_takes_the_counts():
     recorder = Recorder()
     strategy = SelectionStrategy(
         "uniform", clients_per_round=2, min_available_clients=NUM_CLIENTS, reporters=[recorder],
@@ -135,7 +112,7 @@ def test_the_traffic_of_a_round_does_not_depend_on_who_takes_the_counts() -> Non
     )  # fmt: skip
     taken = []
 
-    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(round, arrays):
         if round != 2:
             taken.append(strategy.traffic.take().bytes_sent)
         return MetricRecord({})
@@ -147,7 +124,7 @@ def test_the_traffic_of_a_round_does_not_depend_on_who_takes_the_counts() -> Non
     assert taken == [0, sent[0], sent[1] + sent[2]]
 
 
-def test_a_resumed_run_is_told_as_the_continuation(tmp_path: Path) -> None:
+def test_a_resumed_run_is_told_as_the_continuation(tmp_path):
     whole, first, second = Recorder(), Recorder(), Recorder()
     expected = run(whole, rounds=4)
     run(first, rounds=2, folder=tmp_path)
@@ -159,7 +136,7 @@ def test_a_resumed_run_is_told_as_the_continuation(tmp_path: Path) -> None:
         assert report.metrics == same.metrics
 
 
-def test_a_run_that_had_no_reporters_gets_some_at_a_resume(tmp_path: Path) -> None:
+def test_a_run_that_had_no_reporters_gets_some_at_a_resume(tmp_path):
     run(rounds=2, folder=tmp_path)
     recorder = Recorder()
     run(recorder, rounds=3, folder=tmp_path, resume=True)
@@ -176,16 +153,16 @@ def test_a_run_that_had_no_reporters_gets_some_at_a_resume(tmp_path: Path) -> No
     ],
 )
 @pytest.mark.parametrize("knows_stopped", [True, False])
-def test_a_failure_is_told_with_its_reason(error: BaseException, reason: str, knows_stopped: bool) -> None:
+def test_a_failure_is_told_with_its_reason(error, reason, knows_stopped):
     """A run that somebody stopped has not failed, except for reporters without the method `stopped`."""
 
     class Knower(Recorder):
-        def stopped(self, round: int, reason: str) -> None:
+        def stopped(self, round, reason):
             self.calls.append(("stopped", round, reason))
 
     recorder = Knower() if knows_stopped else Recorder()
 
-    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(round, arrays):
         if round == 2:
             raise error
         return loss_of(round, arrays)
@@ -196,11 +173,11 @@ def test_a_failure_is_told_with_its_reason(error: BaseException, reason: str, kn
     assert recorder.calls[1:] == [("round", 0), ("round", 1), (call, 1, reason)]
 
 
-def test_a_round_is_told_after_its_checkpoint(tmp_path: Path) -> None:
+def test_a_round_is_told_after_its_checkpoint(tmp_path):
     saved = []
 
     class Looker(Reporter):
-        def round(self, report: RoundReport) -> None:
+        def round(self, report):
             saved.append((report.round, (tmp_path / f"round-{report.round:08d}.npz").exists()))
 
     # One round, so that the reporter's thread cannot be late.
@@ -210,14 +187,12 @@ def test_a_round_is_told_after_its_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken", CALLS)
 @pytest.mark.parametrize("error", [OSError("disk \x1b[2J full"), SystemExit(3)])
-def test_a_reporter_that_raises_does_not_stop_the_run(
-    broken: str, error: BaseException, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    warnings: list[str] = []
+def test_a_reporter_that_raises_does_not_stop_the_run(broken, error, caplog, monkeypatch):
+    warnings = []
     monkeypatch.setattr(holder, "log", lambda level, text, *values: warnings.append(text % values))
     recorder, other = Recorder(), Recorder()
 
-    def fail(*arguments: Any) -> None:
+    def fail(*arguments):
         recorder.calls.append(("broken",))
         raise error
 
@@ -236,15 +211,15 @@ def test_a_reporter_that_raises_does_not_stop_the_run(
         assert recorder.calls.count(("broken",)) == (4 if broken == "round" else 1)
 
 
-def test_a_reporter_that_hangs_delays_nothing(released: Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    warnings: list[str] = []
+def test_a_reporter_that_hangs_delays_nothing(released, monkeypatch):
+    warnings = []
     monkeypatch.setattr(holder, "log", lambda level, text, *values: warnings.append(text % values))
     monkeypatch.setattr(holder, "CAPACITY", 2)
 
     class Hanging(Recorder):
         patience = 0.0
 
-        def begin(self, run: RunInfo) -> None:
+        def begin(self, run):
             released.wait()
 
     hanging, other = Hanging(), Recorder()
@@ -256,15 +231,15 @@ def test_a_reporter_that_hangs_delays_nothing(released: Event, monkeypatch: pyte
     assert any("Hanging was not told about" in each for each in warnings)
 
 
-def test_a_slow_reporter_is_told_everything_and_no_round_waits_for_it() -> None:
+def test_a_slow_reporter_is_told_everything_and_no_round_waits_for_it():
     trained = Event()
 
     class Slow(Recorder):
-        def round(self, report: RoundReport) -> None:
+        def round(self, report):
             assert trained.wait(60)  # fails if the run waits for this reporter
             super().round(report)
 
-    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(round, arrays):
         if round == 3:
             trained.set()
         return loss_of(round, arrays)
@@ -276,10 +251,8 @@ def test_a_slow_reporter_is_told_everything_and_no_round_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize("error", [None, ValueError("no data"), KeyboardInterrupt()])
-def test_a_slow_reporter_learns_the_end_and_not_the_last_rounds(
-    error: BaseException | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    warnings: list[str] = []
+def test_a_slow_reporter_learns_the_end_and_not_the_last_rounds(error, monkeypatch):
+    warnings = []
     monkeypatch.setattr(holder, "log", lambda level, text, *values: warnings.append(text % values))
     monkeypatch.setattr(holder, "HURRY", 60.1)
     monkeypatch.setattr(holder, "LAST", 60.0)
@@ -287,10 +260,10 @@ def test_a_slow_reporter_learns_the_end_and_not_the_last_rounds(
     class Slow(Recorder):
         patience = 60.1
 
-        def stopped(self, round: int, reason: str) -> None:
+        def stopped(self, round, reason):
             self.calls.append(("stopped", round, reason))
 
-        def round(self, report: RoundReport) -> None:
+        def round(self, report):
             super().round(report)
             wait_for(lambda: [call[0] for call in waiting] == [last], 30, lambda: f"{waiting}")
 
@@ -305,12 +278,12 @@ def test_a_slow_reporter_learns_the_end_and_not_the_last_rounds(
     assert warnings == ["Reporter Slow was not told about 4 rounds"]
 
 
-def test_what_is_no_reporter_is_refused() -> None:
+def test_what_is_no_reporter_is_refused():
     with pytest.raises(TypeError, match="must be a Reporter"):
-        SelectionStrategy("uniform", clients_per_round=1, reporters=["tensorboard"])  # type: ignore[list-item]
+        SelectionStrategy("uniform", clients_per_round=1, reporters=["tensorboard"])
 
 
-def test_names_from_clients_are_safe_and_few() -> None:
+def test_names_from_clients_are_safe_and_few():
     many = {f"m{number}": 1.0 for number in range(500)}
     report = RoundReport(
         1,
@@ -333,7 +306,7 @@ def test_names_from_clients_are_safe_and_few() -> None:
     }  # fmt: skip
 
 
-def test_names_that_change_in_every_round_are_few_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_change_in_every_round_are_few_in_a_run(monkeypatch):
     """Trackers keep every name for ever, and clients choose the names."""
     monkeypatch.setattr(holder, "MOST_NAMES", 3)
     told = Recorder()

@@ -8,15 +8,12 @@ import struct
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from strategies import JSONLines, MLflow, Prometheus, Reporter, RoundReport, RunInfo, TensorBoard, WandB
+from strategies import JSONLines, MLflow, Prometheus, RoundReport, RunInfo, TensorBoard, WandB
 from strategies.reporters import base
 from strategies.reporters.reporters import Reporters
 from strategies.rounds.record import RoundRecord
@@ -27,7 +24,7 @@ from .test_reporters import Recorder, run
 RUN = RunInfo(5, {"selector": "uniform"})
 
 
-def report_of(round: int, loss: float, group: str = "north") -> RoundReport:
+def report_of(round, loss, group="north"):
     """A round in which client 2 is drawn twice and answers, and client 0 fails."""
     selection = Selection(np.array([2, 0]), np.array([2, 1]), np.full(2, 0.3), np.ones(2), np.full(2, 0.5))
     numbers = np.array([1.5, np.nan])
@@ -42,7 +39,7 @@ def report_of(round: int, loss: float, group: str = "north") -> RoundReport:
     )  # fmt: skip
 
 
-def play(reporter: Reporter, rounds: range, loss: float, resumed: bool = False, end: str = "end") -> None:
+def play(reporter, rounds, loss, resumed=False, end="end"):
     """Tell a reporter about a part of a run; with ``end=""``, the run is killed."""
     if resumed:
         reporter.resume(RUN, rounds[0] - 1)
@@ -58,7 +55,7 @@ def play(reporter: Reporter, rounds: range, loss: float, resumed: bool = False, 
 # --- TensorBoard ---------------------------------------------------------------------------------------
 
 
-def events(folder: Path) -> Iterator[Any]:
+def events(folder):
     """Yield the events of all files, in the order in which TensorBoard reads them."""
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
     for file in sorted(folder.glob("*tfevents*")):
@@ -69,9 +66,9 @@ def events(folder: Path) -> Iterator[Any]:
             at += 12 + length + 4
 
 
-def shown(folder: Path, tag: str) -> list[tuple[int, Any]]:
+def shown(folder, tag):
     """Return what TensorBoard shows: a start with a step hides all earlier events of this step or later."""
-    kept: list[tuple[int, Any]] = []
+    kept = []
     for event in events(folder):
         if event.HasField("session_log") and event.session_log.status == event.session_log.START:
             kept = [each for each in kept if each[0] < event.step]
@@ -79,11 +76,11 @@ def shown(folder: Path, tag: str) -> list[tuple[int, Any]]:
     return kept
 
 
-def losses_in(folder: Path) -> list[tuple[int, float]]:
+def losses_in(folder):
     return [(step, value.simple_value) for step, value in shown(folder, "evaluate/loss")]
 
 
-def test_tensorboard_shows_each_round_once_after_a_resume(tmp_path: Path) -> None:
+def test_tensorboard_shows_each_round_once_after_a_resume(tmp_path):
     pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
     play(TensorBoard(tmp_path / "tb", {"task": "digits"}), range(1, 4), 1.0, end="")
     play(TensorBoard(tmp_path / "tb"), range(3, 6), 0.5, resumed=True)
@@ -99,21 +96,21 @@ def test_tensorboard_shows_each_round_once_after_a_resume(tmp_path: Path) -> Non
     assert texts[1:] == ["resumed after round 2", "ended after round 5."]
 
 
-def test_tensorboard_says_that_a_run_was_stopped(tmp_path: Path) -> None:
+def test_tensorboard_says_that_a_run_was_stopped(tmp_path):
     pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
     play(TensorBoard(tmp_path), range(1, 3), 1.0, end="stopped")
     texts = [value.tensor.string_val[0].decode() for _, value in shown(tmp_path, "run/text_summary")]
     assert texts[-1] == "stopped after round 2: "
 
 
-def test_tensorboard_hides_an_earlier_run_in_the_folder(tmp_path: Path) -> None:
+def test_tensorboard_hides_an_earlier_run_in_the_folder(tmp_path):
     pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
     play(TensorBoard(tmp_path), range(1, 4), 1.0)
     play(TensorBoard(tmp_path), range(1, 2), 0.5)
     assert losses_in(tmp_path) == [(0, 9.0), (1, 0.5)]
 
 
-def test_tensorboard_itself_reads_the_files_in_the_same_way(tmp_path: Path) -> None:
+def test_tensorboard_itself_reads_the_files_in_the_same_way(tmp_path):
     reader = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed"
     )
@@ -125,7 +122,7 @@ def test_tensorboard_itself_reads_the_files_in_the_same_way(tmp_path: Path) -> N
     assert [each.step for each in found.Histograms("participation/draws")] == [1, 2, 3, 4, 5]
 
 
-def test_tensorboard_merges_the_bars_of_a_long_histogram(tmp_path: Path) -> None:
+def test_tensorboard_merges_the_bars_of_a_long_histogram(tmp_path):
     pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
     reporter = TensorBoard(tmp_path)
     reporter.begin(RUN)
@@ -137,7 +134,7 @@ def test_tensorboard_merges_the_bars_of_a_long_histogram(tmp_path: Path) -> None
     assert list(value.histo.bucket) == [3.0] * 43 + [1.0]
 
 
-def test_a_run_writes_to_tensorboard_and_goes_on_there(tmp_path: Path) -> None:
+def test_a_run_writes_to_tensorboard_and_goes_on_there(tmp_path):
     pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
     recorder = Recorder()
     run(TensorBoard(tmp_path / "tb"), recorder, rounds=2, folder=tmp_path / "checkpoints")
@@ -152,13 +149,13 @@ def test_a_run_writes_to_tensorboard_and_goes_on_there(tmp_path: Path) -> None:
 # --- MLflow --------------------------------------------------------------------------------------------
 
 
-def mlflow_runs(folder: Path) -> tuple[Any, list[Any]]:
+def mlflow_runs(folder):
     mlflow = pytest.importorskip("mlflow", reason="needs the extra mlflow")
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlruns/mlflow.db")
     return client, client.search_runs([client.get_experiment_by_name("cohort").experiment_id])
 
 
-def test_mlflow_continues_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_continues_its_run(tmp_path, monkeypatch):
     pytest.importorskip("mlflow", reason="needs the extra mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     play(MLflow(tmp_path, settings={"task": "x" * 9000}), range(1, 4), 1.0, end="failed")
@@ -177,7 +174,7 @@ def test_mlflow_continues_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert sorted((each.step, each.value) for each in history) == steps
 
 
-def test_mlflow_shows_a_stopped_run_as_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_shows_a_stopped_run_as_killed(tmp_path, monkeypatch):
     pytest.importorskip("mlflow", reason="needs the extra mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     play(MLflow(tmp_path), range(1, 3), 1.0, end="stopped")
@@ -186,7 +183,7 @@ def test_mlflow_shows_a_stopped_run_as_killed(tmp_path: Path, monkeypatch: pytes
     assert mlflow_runs(tmp_path)[1][0].info.status == "FINISHED"
 
 
-def test_mlflow_tells_two_runs_in_one_folder_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_tells_two_runs_in_one_folder_apart(tmp_path, monkeypatch):
     pytest.importorskip("mlflow", reason="needs the extra mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     killed = MLflow(tmp_path)
@@ -199,9 +196,7 @@ def test_mlflow_tells_two_runs_in_one_folder_apart(tmp_path: Path, monkeypatch: 
     assert sorted(each.data.metrics["evaluate/loss"] for each in runs) == [0.5, 1.0]
 
 
-def test_mlflow_survives_a_kill_while_it_creates_its_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_survives_a_kill_while_it_creates_its_tables(tmp_path, monkeypatch):
     pytest.importorskip("mlflow", reason="needs the extra mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "mlruns").mkdir()
@@ -217,13 +212,13 @@ def test_mlflow_survives_a_kill_while_it_creates_its_tables(
 # --- W&B -----------------------------------------------------------------------------------------------
 
 
-def test_wandb_continues_its_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_continues_its_run_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="needs the extra wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    logged: list[tuple[int, float]] = []
+    logged = []
     log = wandb.sdk.wandb_run.Run.log
 
-    def noted(run: Any, values: dict[str, Any], step: int) -> None:
+    def noted(run, values, step):
         logged.append((step, values["evaluate/loss"]))
         log(run, values, step=step)
 
@@ -239,15 +234,13 @@ def test_wandb_continues_its_run_offline(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("end", "code"), [("end", 0), ("failed", 1), ("stopped", 255)])
-def test_wandb_gets_an_exit_code(
-    end: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_gets_an_exit_code(end, code, tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="needs the extra wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    codes: list[int | None] = []
+    codes = []
     finish = wandb.sdk.wandb_run.Run.finish
 
-    def noted(run: Any, exit_code: int | None = None) -> None:
+    def noted(run, exit_code=None):
         codes.append(exit_code)
         finish(run, exit_code)
 
@@ -259,7 +252,7 @@ def test_wandb_gets_an_exit_code(
 # --- Prometheus ----------------------------------------------------------------------------------------
 
 
-def scraped(reporter: Prometheus) -> dict[tuple[str, ...], float]:
+def scraped(reporter):
     parser = pytest.importorskip("prometheus_client.parser")
     url = f"http://{reporter.address}:{reporter.port}/metrics"
     with urllib.request.urlopen(url, timeout=30) as answer:
@@ -272,8 +265,8 @@ def scraped(reporter: Prometheus) -> dict[tuple[str, ...], float]:
 
 
 def test_idle_connections_to_prometheus_take_no_threads_and_few_files(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     pytest.importorskip("prometheus_client", reason="needs the extra prometheus")
     monkeypatch.setattr("strategies.reporters.prometheus.PATIENCE", 0.2)
     reporter = Prometheus(0)
@@ -295,7 +288,7 @@ def test_idle_connections_to_prometheus_take_no_threads_and_few_files(
         each.close()
 
 
-def test_prometheus_serves_the_last_round_and_counts() -> None:
+def test_prometheus_serves_the_last_round_and_counts():
     pytest.importorskip("prometheus_client", reason="needs the extra prometheus")
     reporter = Prometheus(0)
     reporter.begin(RUN)
@@ -316,7 +309,7 @@ def test_prometheus_serves_the_last_round_and_counts() -> None:
         scraped(reporter)
 
 
-def test_a_taken_port_leaves_the_run_alone() -> None:
+def test_a_taken_port_leaves_the_run_alone():
     pytest.importorskip("prometheus_client", reason="needs the extra prometheus")
     first, recorder = Prometheus(0), Recorder()
     first.begin(RUN)
@@ -329,7 +322,7 @@ def test_a_taken_port_leaves_the_run_alone() -> None:
 # --- JSON lines ----------------------------------------------------------------------------------------
 
 
-def test_json_lines_are_cut_back_at_a_resume(tmp_path: Path) -> None:
+def test_json_lines_are_cut_back_at_a_resume(tmp_path):
     reporter = JSONLines(tmp_path / "new" / "rounds.jsonl")
     play(reporter, range(1, 4), 1.0, end="failed")
     with reporter.path.open("ab") as file:
@@ -344,7 +337,7 @@ def test_json_lines_are_cut_back_at_a_resume(tmp_path: Path) -> None:
     assert lines[-2]["update_norms"] == [1.5, None]
 
 
-def test_json_lines_name_the_clients_in_flight(tmp_path: Path) -> None:
+def test_json_lines_name_the_clients_in_flight(tmp_path):
     """The line of each such round of a buffered run was lost."""
     record = report_of(1, 1.0).record
     assert record is not None
@@ -356,7 +349,7 @@ def test_json_lines_name_the_clients_in_flight(tmp_path: Path) -> None:
     assert [line["in_flight"] for line in reporter.read() if line["type"] == "round"] == [["c3"]]
 
 
-def test_json_lines_never_overwrite_the_rounds_of_another_run(tmp_path: Path) -> None:
+def test_json_lines_never_overwrite_the_rounds_of_another_run(tmp_path):
     reporter = JSONLines(tmp_path / "rounds.jsonl")
     reporter.begin(RUN)
     play(reporter, range(1, 3), 1.0)  # begins again, since no round was told
@@ -377,9 +370,7 @@ def test_json_lines_never_overwrite_the_rounds_of_another_run(tmp_path: Path) ->
         (Prometheus, r"Prometheus: needs prometheus_client: pip install 'flwr-cohort\[prometheus\]'"),
     ],
 )
-def test_a_missing_package_is_named_when_the_reporter_is_made(
-    create: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_when_the_reporter_is_made(create, message, tmp_path, monkeypatch):
     monkeypatch.setattr(base, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=message):
         create(tmp_path)

@@ -16,7 +16,6 @@ from strategies.clients.reports import Report
 from strategies.options import Faults, GuardSettings, Level
 from strategies.rounds.guard.claimed_sizes import believed_sizes
 from strategies.rounds.logic import RoundLogic
-from strategies.rounds.record import RoundRecord
 from strategies.rounds.replies import Reply
 from strategies.selectors import available, create
 
@@ -70,7 +69,7 @@ class Federation:
     guarded: Level | Literal[False] | GuardSettings = "strict"
     settings: dict[str, object] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         faults = Faults(guard=self.guarded)
         claimed = np.full(M, 50.0)
         claimed[LIARS] *= self.lie.size
@@ -88,9 +87,9 @@ class Federation:
         self.logic = RoundLogic(self.selector, faults)
         self.model = {"w": np.zeros(6)}
         self.draws = np.zeros(M)
-        self.records: list[RoundRecord] = []
+        self.records = []
 
-    def play(self, rounds: int = ROUNDS) -> np.ndarray:
+    def play(self, rounds=ROUNDS):
         """Return (M,) how often each client was drawn."""
         for number in range(1, rounds + 1):
             rng = np.random.default_rng([number, 7])
@@ -103,15 +102,15 @@ class Federation:
             self.round(number)
         return self.draws
 
-    def quarantined(self) -> set[int]:
+    def quarantined(self):
         """Return the clients that were quarantined in some round."""
         return {client for record in self.records for client in record.quarantined}
 
-    def model_after(self, rounds: int) -> np.ndarray:
+    def model_after(self, rounds):
         self.play(rounds)
         return self.model["w"]
 
-    def round(self, number: int) -> None:
+    def round(self, number):
         opened = self.logic.open(number)
         reports = None if opened.candidates is None else self.polled(number, opened.candidates)
         chosen = self.logic.choose(opened, reports)
@@ -121,7 +120,7 @@ class Federation:
         self.records.append(outcome.record)
         self.model = outcome.arrays or self.model
 
-    def polled(self, number: int, candidates: np.ndarray) -> dict[str, np.ndarray]:
+    def polled(self, number, candidates):
         norms = np.linalg.norm(self.moves, axis=1)
         all_of = {
             "loss": self.losses,
@@ -143,7 +142,7 @@ class Federation:
             reports["accepts"][invited] = 1.0 * (coins[invited] < rates)
         return reports
 
-    def reply(self, client: int) -> Reply:
+    def reply(self, client):
         if client in LIARS and self.lie.silent:
             return Reply(failure="no reply by the deadline")
         move = np.full(6, np.nan) if client in LIARS and self.lie.garbage else self.moves[client]
@@ -151,19 +150,19 @@ class Federation:
         return Reply({"w": self.model["w"] + move}, report)
 
 
-def gain(federation: Federation) -> float:
+def gain(federation):
     """Return how many times as often as an honest client a liar was drawn."""
     draws = federation.draws
     return float(draws[LIARS].mean() / draws[HONEST].mean())
 
 
-def noise(federation: Federation) -> float:
+def noise(federation):
     """Return two standard errors of a `gain` of 2, if draws are Poisson-distributed."""
     honest = federation.draws[HONEST].mean()
     return 2 * 2 / np.sqrt(2 * honest * LIARS.size)
 
 
-def cases() -> list[object]:
+def cases():
     """Pair each selector with lies: one selector of each family with all lies, the others with some."""
     whole = ("md", "adaptive-osmd", "avare", "forecast", "prac-delta", "rpow-d")
     lies = list(LIES)
@@ -177,7 +176,7 @@ def cases() -> list[object]:
 
 
 @pytest.mark.parametrize(("name", "lie"), cases())
-def test_a_tenth_of_liars_gains_at_most_a_factor_of_two(name: str, lie: str) -> None:
+def test_a_tenth_of_liars_gains_at_most_a_factor_of_two(name, lie):
     """Counted in draws. Sizes are declared where they count twice (`afl`: sqrt(size) · loss)."""
     federation = Federation(name, LIES[lie], overrides=name == "afl" and "sizes" in lie)
     federation.play()
@@ -202,7 +201,7 @@ def test_a_tenth_of_liars_gains_at_most_a_factor_of_two(name: str, lie: str) -> 
         ("fed-is", "norms x10", 5),
     ],
 )
-def test_without_a_guard_liars_gain_more(name: str, lie: str, least: float) -> None:
+def test_without_a_guard_liars_gain_more(name, lie, least):
     federation = Federation(name, LIES[lie], guarded=False)
     federation.play()
     assert gain(federation) > least
@@ -218,9 +217,7 @@ def test_without_a_guard_liars_gain_more(name: str, lie: str, least: float) -> N
         ("oort", {}),
     ],
 )
-def test_a_liar_that_reports_the_largest_losses_is_drawn_twice_as_often_as_its_share_at_most(
-    name: str, settings: dict[str, object]
-) -> None:
+def test_a_liar_that_reports_the_largest_losses_is_drawn_twice_as_often_as_its_share_at_most(name, settings):
     """Three times its loss is plausible, and puts a liar first in every round."""
     federation = Federation(name, Lie(loss=3.0), settings=settings)
     # Shares are those among the clients that do not rest; at least the others are left.
@@ -237,14 +234,14 @@ def test_a_liar_that_reports_the_largest_losses_is_drawn_twice_as_often_as_its_s
     [LIES["norms x1000"], LIES["losses x1000"], LIES["garbage"], Lie(update=1e3, loss=1e3)],
     ids=["norms", "losses", "garbage", "norms and losses"],
 )
-def test_repeated_liars_are_soon_drawn_less_than_honest_clients(lie: Lie) -> None:
+def test_repeated_liars_are_soon_drawn_less_than_honest_clients(lie):
     federation = Federation("uniform", lie)
     federation.play(100)
     assert gain(federation) < 0.8
     assert federation.quarantined() == set(LIARS)
 
 
-def test_every_lie_is_in_the_record() -> None:
+def test_every_lie_is_in_the_record():
     federation = Federation("uniform", LIES["norms x1000"])
     federation.play()
     for record in federation.records[:3]:  # too few values to reject any
@@ -258,7 +255,7 @@ def test_every_lie_is_in_the_record() -> None:
     assert np.isin(chosen, LIARS).any()
 
 
-def test_liars_hardly_move_the_model() -> None:
+def test_liars_hardly_move_the_model():
     """A tenth of the clients send updates times a thousand; without a guard the model ends far off."""
     ends = [
         np.linalg.norm(federation.model_after(60))
@@ -272,7 +269,7 @@ def test_liars_hardly_move_the_model() -> None:
     assert ends[2] > 20 * ends[0]
 
 
-def test_declared_sizes_are_needed_where_honest_sizes_are_skewed() -> None:
+def test_declared_sizes_are_needed_where_honest_sizes_are_skewed():
     """Among sizes of 1, 5, 30 and 100 a tenfold claim is as plausible as an honest one."""
     sizes = np.repeat([1.0, 5.0, 30.0, 100.0], [26, 8, 4, 2])
     claimed = sizes.copy()
@@ -286,7 +283,7 @@ def test_declared_sizes_are_needed_where_honest_sizes_are_skewed() -> None:
 
 
 @cache
-def liar_run(selector: str, partition: str, attack: str, seed: int, *, guarded: bool = True) -> liars.Played:
+def liar_run(selector, partition, attack, seed, *, guarded=True):
     defence = liars.Defence(guard="strict" if guarded else False)
     return liars.play(selector, partition, liars.ATTACKS[attack], defence, seed, 40)
 
@@ -303,9 +300,7 @@ def liar_run(selector: str, partition: str, attack: str, seed: int, *, guarded: 
         ("pow-d", "dirichlet:0.5", "all, size x 3", 8.0),
     ],
 )
-def test_three_liars_of_twenty_cost_a_few_points(
-    selector: str, partition: str, attack: str, cost: float
-) -> None:
+def test_three_liars_of_twenty_cost_a_few_points(selector, partition, attack, cost):
     """They double and flip their updates, claim false sizes and triple their losses; means of two seeds."""
     pytest.importorskip("sklearn")  # has the digits; not installed beside the newest Flower
 
@@ -319,7 +314,7 @@ def test_three_liars_of_twenty_cost_a_few_points(
     assert sum(each.quarantined_honest for each in honest) <= 1
 
 
-def test_liars_that_each_name_a_group_of_their_own_cost_a_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_liars_that_each_name_a_group_of_their_own_cost_a_few_points(monkeypatch):
     """In FLICS, a quarantined liar's group does not make up for the rounds of its quarantine."""
     pytest.importorskip("sklearn")
     monkeypatch.setitem(liars.SELECTORS, "flics", {"groups": np.arange(20)})
@@ -337,7 +332,7 @@ def test_liars_that_each_name_a_group_of_their_own_cost_a_few_points(monkeypatch
 @pytest.mark.parametrize(
     ("name", "spread"), [("uniform", 1), ("uniform", 3), ("avare", 1), ("avare", 3), ("forecast", 3)]
 )
-def test_honest_clients_that_differ_a_lot_are_hardly_clipped(name: str, spread: float) -> None:
+def test_honest_clients_that_differ_a_lot_are_hardly_clipped(name, spread):
     m, rounds = 100, 80
     rng = np.random.default_rng(3)
     x, y = unlike_clients(rng, spread, m)
@@ -373,13 +368,13 @@ def test_honest_clients_that_differ_a_lot_are_hardly_clipped(name: str, spread: 
 
 
 @pytest.mark.parametrize("partition", ["dirichlet:0.02", "shards:1"])
-def test_of_honest_minorities_the_default_rejects_nothing(partition: str) -> None:
+def test_of_honest_minorities_the_default_rejects_nothing(partition):
     """With seed 4 and Dirichlet(0.02), the strict guard rejected 5 of 12 updates of one honest client."""
     pytest.importorskip("sklearn")  # has the digits; not installed beside the newest Flower
     task = tasks.create("digits", partition=partition)
     data = task.federated_data(60, 4)
 
-    def play(guard: Level | Literal[False], rounds: int) -> Simulator:
+    def play(guard, rounds):
         simulator = Simulator(
             data,
             kernel_of(task),
@@ -404,7 +399,7 @@ def test_of_honest_minorities_the_default_rejects_nothing(partition: str) -> Non
         np.testing.assert_array_equal(array, unguarded.arrays[name])
 
 
-def test_of_two_groups_with_opposite_optima_the_default_rejects_nothing() -> None:
+def test_of_two_groups_with_opposite_optima_the_default_rejects_nothing():
     """A tenth of the clients pull the model the other way. The strict guard takes them for liars."""
     rejected = {}
     for level in ("sane", "strict"):

@@ -1,6 +1,5 @@
 import io
 from math import inf, nan, sqrt
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +11,11 @@ from strategies.rounds.aggregation import _CHUNK, Model, UnusableError, Update
 LONG = 2 * _CHUNK + 17  # three chunks
 
 
-def rng() -> np.random.Generator:
+def rng():
     return np.random.default_rng(5)
 
 
-MODELS: dict[str, dict[str, Any]] = {
+MODELS = {
     "float32": {"w": rng().standard_normal((3, LONG), np.float32), "b": np.ones(3, np.float32)},
     "float64": {"w": rng().standard_normal(LONG)},
     "float16": {"w": rng().standard_normal(100).astype(np.float16)},
@@ -29,7 +28,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def trained(model: dict[str, Any], seed: int) -> dict[str, Any]:
+def trained(model, seed):
     draws = np.random.default_rng(seed)
     return {
         name: array ^ (draws.random(array.shape) < 0.5)
@@ -39,12 +38,12 @@ def trained(model: dict[str, Any], seed: int) -> dict[str, Any]:
     }
 
 
-def wide(arrays: dict[str, Any]) -> dict[str, Any]:
+def wide(arrays):
     return {name: np.asarray(array, np.float64) for name, array in arrays.items()}
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_the_sums_agree_with_the_formula(kind: str) -> None:
+def test_the_sums_agree_with_the_formula(kind):
     """Norms, sums and distances are those of NumPy in float64, to the precision of the type."""
     arrays = MODELS[kind]
     model, reference = Model(arrays), wide(arrays)
@@ -60,7 +59,7 @@ def test_the_sums_agree_with_the_formula(kind: str) -> None:
         for u in updates
     ]
 
-    def norm(of: dict[str, Any]) -> float:
+    def norm(of):
         return sqrt(sum(float((array**2).sum()) for array in of.values()))
 
     step, lengths = model.nothing(), []
@@ -79,7 +78,6 @@ def test_the_sums_agree_with_the_formula(kind: str) -> None:
     assert model.distance(updates[1], folded, 0.3) == pytest.approx(distance, rel=1e-4)
     clipped = model.clipped(updates[1])
     moved = model.moved(folded, mean=baseline)
-    assert moved is not None
     assert moved.keys() == arrays.keys()
     for name, array in arrays.items():
         assert moved[name].dtype == array.dtype
@@ -95,7 +93,7 @@ def test_the_sums_agree_with_the_formula(kind: str) -> None:
             )
 
 
-def test_the_model_and_the_sent_arrays_are_not_changed() -> None:
+def test_the_model_and_the_sent_arrays_are_not_changed():
     arrays = {"w": np.zeros(3, np.float32)}
     sent = {"w": np.ones(3, np.float32)}
     for each in (arrays, sent):
@@ -104,21 +102,20 @@ def test_the_model_and_the_sent_arrays_are_not_changed() -> None:
     step = model.nothing()
     model.examine(Update(sent), step, 1.0)
     moved = model.moved(step)
-    assert moved is not None
     assert moved["w"].tolist() == [1, 1, 1]
     assert moved["w"].flags.writeable
 
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
 @pytest.mark.parametrize("where", [0, _CHUNK, LONG - 1])
-def test_nan_and_infinity_are_found_at_any_position(bad: float, where: int) -> None:
+def test_nan_and_infinity_are_found_at_any_position(bad, where):
     sent = np.zeros(LONG, np.float32)
     sent[where] = bad
     with pytest.raises(UnusableError, match="'w' holds NaN or infinite values"):
         Model({"w": np.zeros(LONG, np.float32)}).examine(Update({"w": sent}))
 
 
-def test_norms_beyond_float32_are_finite() -> None:
+def test_norms_beyond_float32_are_finite():
     model = Model({"w": np.zeros(4, np.float32)})
     assert model.examine(Update({"w": np.full(4, 3e38, np.float32)})) == pytest.approx(6e38)
     assert model.examine(Update({"w": np.full(4, 1e-30, np.float32)})) == pytest.approx(2e-30)
@@ -126,7 +123,7 @@ def test_norms_beyond_float32_are_finite() -> None:
         Model({"w": np.zeros(4)}).examine(Update({"w": np.full(4, 1e200)}))
 
 
-def test_a_step_beyond_the_range_of_the_type_is_none() -> None:
+def test_a_step_beyond_the_range_of_the_type_is_none():
     model = Model({"w": np.zeros(2, np.float16)})
     assert model.moved(model.fold([(1.0, Update({"w": np.full(2, 6e4, np.float16)}))])) is not None
     assert model.moved(model.fold([(2.0, Update({"w": np.full(2, 6e4, np.float16)}))])) is None
@@ -135,20 +132,18 @@ def test_a_step_beyond_the_range_of_the_type_is_none() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64])
-def test_integers_stay_within_their_type(dtype: type) -> None:
+def test_integers_stay_within_their_type(dtype):
     limits = np.iinfo(dtype)
     model = Model({"n": np.array([limits.max, limits.max // 2], dtype)})
     up = model.moved({"n": np.array([1e30, 0.4])})
     down = model.moved({"n": np.array([-1e30, -0.4])})
-    assert up is not None
-    assert down is not None
     assert int(up["n"][0]) == pytest.approx(limits.max, rel=1e-15)
     assert int(down["n"][0]) == limits.min
     if limits.max < 1e6:
         assert up["n"][1] == down["n"][1] == limits.max // 2
 
 
-def test_only_one_array_of_the_models_size_is_allocated() -> None:
+def test_only_one_array_of_the_models_size_is_allocated():
     """The peak of NumPy's allocations in a round of ten replies: the step, and less than a tenth more."""
     import tracemalloc
 
@@ -163,7 +158,6 @@ def test_only_one_array_of_the_models_size_is_allocated() -> None:
     moved = model.moved(step)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert moved is not None
     assert moved["w"][0] == pytest.approx(4.5)
     assert peak < 1.1 * 4 * size
 
@@ -172,7 +166,7 @@ def test_only_one_array_of_the_models_size_is_allocated() -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_arrays_are_encoded_as_flower_does_and_decoded_without_a_copy(kind: str) -> None:
+def test_arrays_are_encoded_as_flower_does_and_decoded_without_a_copy(kind):
     for array in MODELS[kind].values():
         ours, flowers = encode(array), Array(array)
         assert np.array_equal(ours.numpy(), array)
@@ -187,12 +181,12 @@ def test_arrays_are_encoded_as_flower_does_and_decoded_without_a_copy(kind: str)
             assert not decoded.flags.writeable
 
 
-def npy(array: Any, *, cut: int = 0) -> Array:
+def npy(array, *, cut=0):
     good = Array(array)
     return Array(good.dtype, good.shape, good.stype, good.data[: len(good.data) - cut])
 
 
-def object_array() -> Array:
+def object_array():
     from io import BytesIO
 
     file = BytesIO()
@@ -200,7 +194,7 @@ def object_array() -> Array:
     return Array("object", (2,), "numpy.ndarray", file.getvalue())
 
 
-def archive() -> Array:
+def archive():
     from io import BytesIO
 
     file = BytesIO()
@@ -221,7 +215,7 @@ def archive() -> Array:
     ],
     ids=["torn", "no data", "objects", "archive", "empty", "junk", "other format"],
 )
-def test_bytes_that_are_no_array_are_refused(bad: Array) -> None:
+def test_bytes_that_are_no_array_are_refused(bad):
     record = ArrayRecord()
     record["w"] = bad
     with pytest.raises((TypeError, ValueError)):
@@ -230,7 +224,7 @@ def test_bytes_that_are_no_array_are_refused(bad: Array) -> None:
         Model({"w": np.zeros(2)}).examine(Update(ReceivedArrays(record)))
 
 
-def test_a_model_goes_into_a_record_and_back() -> None:
+def test_a_model_goes_into_a_record_and_back():
     arrays = dict(MODELS["float32"])
     record = to_record(arrays)
     assert arrays == {}
@@ -243,9 +237,9 @@ def test_a_model_goes_into_a_record_and_back() -> None:
     assert received["w"] is received["w"]
 
 
-def test_an_array_that_holds_its_ndarray_returns_it() -> None:
+def test_an_array_that_holds_its_ndarray_returns_it():
     class Kept(Array):
-        def numpy(self) -> Any:
+        def numpy(self):
             return kept
 
     kept = np.arange(3.0)
@@ -253,7 +247,7 @@ def test_an_array_that_holds_its_ndarray_returns_it() -> None:
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_arrays_with_equal_headers_have_their_own_numbers(version: tuple[int, int]) -> None:
+def test_arrays_with_equal_headers_have_their_own_numbers(version):
     for values in (np.zeros((2, 3)), np.ones((2, 3)), np.asfortranarray(np.ones((2, 3))), np.ones((1,) * 30)):
         file = io.BytesIO()
         np.lib.format.write_array(file, values, version)
@@ -262,7 +256,7 @@ def test_arrays_with_equal_headers_have_their_own_numbers(version: tuple[int, in
 
 
 @pytest.mark.parametrize("length", [0, 6, 9, 40, 130])
-def test_an_array_that_was_cut_off_is_refused(length: int) -> None:
+def test_an_array_that_was_cut_off_is_refused(length):
     file = io.BytesIO()
     np.lib.format.write_array(file, np.ones(3))
     decode(Array("float64", (3,), "numpy.ndarray", file.getvalue()))  # the header is remembered

@@ -1,8 +1,7 @@
 """Buffered rounds on arrays: credits, weights, and the long-run shares of clients with different speeds."""
 
 import heapq
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,10 +10,10 @@ from hypothesis import strategies as st
 
 from strategies.options import Buffered, Faults
 from strategies.rounds.buffered.buffer import TRIES, Buffer
-from strategies.rounds.buffered.rebased import Rebased
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.rounds.stages import Opened
+from strategies.rounds.trained_clients import Rebased
 from strategies.selectors import Selection, available, create, selector_type
 
 NOBODY = np.empty(0, dtype=np.int64)
@@ -31,16 +30,16 @@ class Run(NamedTuple):
 
 
 def simulated(
-    seconds: np.ndarray,
-    mode: Buffered,
-    rounds: int,
+    seconds,
+    mode,
+    rounds,
     *,
-    selector: str = "md",
-    sizes: np.ndarray | None = None,
-    seed: int = 0,
-    failing: float = 0.0,
-    **settings: Any,
-) -> Run:
+    selector="md",
+    sizes=None,
+    seed=0,
+    failing=0.0,
+    **settings,
+):
     """Play buffered rounds of clients that take ``seconds`` (M,) each, without noise.
 
     Each training fails with the probability ``failing``.
@@ -54,9 +53,8 @@ def simulated(
     )
     logic = RoundLogic(made, Faults(guard=False, silence=False), mode=mode)
     buffer = logic.buffer
-    assert buffer is not None
     weights, arrivals, stale = np.zeros(m), np.zeros(m), np.zeros(m)
-    flying: list[tuple[float, int, int]] = []
+    flying = []
     now, asked = 0.0, 0
     for number in range(1, rounds + 1):
         opened = logic.open(number)
@@ -93,9 +91,7 @@ FAIR = Buffered(concurrency=8, size=4, staleness_power=0, max_staleness=10**6)
     ("selector", "settings"),
     [("md", {}), ("uniform", {}), ("uniform", {"replacement": False}), ("forecast", {})],
 )
-def test_long_run_shares_are_the_targets_although_speeds_differ_tenfold(
-    selector: str, settings: dict[str, Any]
-) -> None:
+def test_long_run_shares_are_the_targets_although_speeds_differ_tenfold(selector, settings):
     """The bound: the credits of n draws have a standard deviation of at most σ sqrt(n), where σ² is the
     variance of one draw. Five of them, and the draws of the updates in flight, are allowed."""
     sizes = np.linspace(1, 3, M)
@@ -112,12 +108,12 @@ def test_long_run_shares_are_the_targets_although_speeds_differ_tenfold(
     assert abs(run.weights.sum() / run.rounds - 1) < bound  # steps are neither longer nor shorter than rounds
 
 
-def test_full_participation_has_the_same_shares() -> None:
+def test_full_participation_has_the_same_shares():
     run = simulated(SECONDS, FAIR, 500, selector="full")
     assert run.weights / run.weights.sum() == pytest.approx(np.full(M, 1 / M), rel=0.02)
 
 
-def test_weights_of_the_idle_clients_only_are_biased_to_fast_clients() -> None:
+def test_weights_of_the_idle_clients_only_are_biased_to_fast_clients():
     """FedBuff's weights fail the same test by far."""
     run = simulated(SECONDS, Buffered(**{**vars(FAIR), "count_busy": False}), 600)
     truth = float(UPDATES.mean())
@@ -125,7 +121,7 @@ def test_weights_of_the_idle_clients_only_are_biased_to_fast_clients() -> None:
     assert float(run.weights @ UPDATES) / run.rounds < 0.75 * truth
 
 
-def test_the_staleness_factor_takes_weight_from_slow_clients_and_the_mean_staleness_says_how_much() -> None:
+def test_the_staleness_factor_takes_weight_from_slow_clients_and_the_mean_staleness_says_how_much():
     run = simulated(SECONDS, Buffered(**{**vars(FAIR), "staleness_power": 0.5}), 600)
     slow, fast = UPDATES == 1, UPDATES == 0
     assert run.staleness[slow].min() > 5 * run.staleness[fast].max()
@@ -134,13 +130,13 @@ def test_the_staleness_factor_takes_weight_from_slow_clients_and_the_mean_stalen
     assert run.weights.sum() / run.rounds < 1
 
 
-def test_a_bound_of_staleness_rejects_slow_clients() -> None:
+def test_a_bound_of_staleness_rejects_slow_clients():
     mode = Buffered(concurrency=8, size=4, staleness_power=0, max_staleness=3)
     run = simulated(SECONDS, mode, 300)
     assert run.weights[UPDATES == 1].sum() < 0.05 * run.weights.sum()
 
 
-def test_slow_clients_send_fewer_updates_with_larger_weights() -> None:
+def test_slow_clients_send_fewer_updates_with_larger_weights():
     run = simulated(SECONDS, FAIR, 600)
     each = run.weights / run.arrivals
     slow, fast = UPDATES == 1, UPDATES == 0
@@ -148,7 +144,7 @@ def test_slow_clients_send_fewer_updates_with_larger_weights() -> None:
     assert each[slow].mean() > 1.5 * each[fast].mean()
 
 
-def test_failures_that_hit_all_clients_equally_bias_the_aggregate_by_a_few_percent() -> None:
+def test_failures_that_hit_all_clients_equally_bias_the_aggregate_by_a_few_percent():
     """As the docstring of `Buffer` says. The standard errors of the sum and of the shares are below .02."""
     runs = [simulated(SECONDS, FAIR, 200, seed=seed, failing=0.25) for seed in range(3)]
     mean = np.mean([run.weights / run.rounds for run in runs], axis=0)
@@ -159,7 +155,7 @@ def test_failures_that_hit_all_clients_equally_bias_the_aggregate_by_a_few_perce
 
 
 @pytest.mark.parametrize("selector", [name for name in available() if name not in ("flics", "flics-private")])
-def test_every_selector_keeps_all_places_busy(selector: str) -> None:
+def test_every_selector_keeps_all_places_busy(selector):
     kind = selector_type(selector)
     if kind.polls_for or kind.part_names or not kind.fixed_size:
         pytest.skip("refused, see test_buffered_rounds")
@@ -172,15 +168,15 @@ def test_every_selector_keeps_all_places_busy(selector: str) -> None:
 # --- by hand ------------------------------------------------------------------------------------------------
 
 
-def opened(number: int = 1, among: int = 10, **more: Any) -> Opened:
+def opened(number=1, among=10, **more):
     return Opened(number, None, None, None, None, among, NOBODY, NOBODY, **more)
 
 
-def drawing(*draws: list[int]) -> Callable[[Opened], Selection]:
+def drawing(*draws):
     """Return selections that are written down; the weight of each client is 1/n of the budget n."""
     rest = list(draws)
 
-    def choose(now: Opened) -> Selection:
+    def choose(now):
         clients = rest.pop(0)
         assert now.budget is not None
         ones = np.ones(len(clients))
@@ -195,12 +191,12 @@ def drawing(*draws: list[int]) -> Callable[[Opened], Selection]:
     return choose
 
 
-def tenth(clients: np.ndarray) -> np.ndarray:
+def tenth(clients):
     """Each client has a tenth of the data."""
     return np.full(clients.size, 0.1)
 
 
-def test_draws_also_count_for_busy_clients() -> None:
+def test_draws_also_count_for_busy_clients():
     buffer = Buffer(Buffered(concurrency=2), 2)
     buffer.begin(1)
     assert buffer.fill(opened(), drawing([3, 5]), tenth) == [3, 5]
@@ -225,7 +221,7 @@ def test_draws_also_count_for_busy_clients() -> None:
     assert buffer.take()[0].weights == pytest.approx([(0.8 + 0.1) / (4 / 4)])
 
 
-def test_without_counting_the_busy_the_drawn_stand_for_the_idle_only() -> None:
+def test_without_counting_the_busy_the_drawn_stand_for_the_idle_only():
     buffer = Buffer(Buffered(concurrency=2), 2, credits_busy=False)
     buffer.begin(1)
     buffer.fill(opened(), drawing([3, 5]), tenth)
@@ -235,7 +231,7 @@ def test_without_counting_the_busy_the_drawn_stand_for_the_idle_only() -> None:
     assert buffer.take()[0].weights.tolist() == [0.5, 0.5]
 
 
-def test_more_draws_than_places_wait_for_a_place() -> None:
+def test_more_draws_than_places_wait_for_a_place():
     buffer = Buffer(Buffered(concurrency=2), 2)
     buffer.begin(1)
     assert buffer.fill(opened(), drawing([0, 1, 2, 3]), tenth) == [0, 1]
@@ -244,7 +240,7 @@ def test_more_draws_than_places_wait_for_a_place() -> None:
     assert not buffer.is_full
 
 
-def test_nobody_is_drawn_if_nobody_is_idle_and_empty_selections_end() -> None:
+def test_nobody_is_drawn_if_nobody_is_idle_and_empty_selections_end():
     buffer = Buffer(Buffered(concurrency=3), 2)
     buffer.begin(1)
     assert buffer.fill(opened(among=2), drawing([0, 1]), tenth) == [0, 1]
@@ -253,12 +249,12 @@ def test_nobody_is_drawn_if_nobody_is_idle_and_empty_selections_end() -> None:
     assert buffer.num_draws == 3 + TRIES
 
 
-def test_the_selector_sees_the_idle_clients() -> None:
+def test_the_selector_sees_the_idle_clients():
     buffer = Buffer(Buffered(concurrency=3), 2)
     buffer.begin(1)
-    seen: list[Opened] = []
+    seen = []
 
-    def choose(now: Opened) -> Selection:
+    def choose(now):
         seen.append(now)
         return drawing([4])(now) if len(seen) == 1 else drawing([2, 6])(now)
 
@@ -266,16 +262,16 @@ def test_the_selector_sees_the_idle_clients() -> None:
     assert asked == [4, 2, 6]
     assert [each.draw for each in seen] == [0, 1]
     assert [each.budget for each in seen] == [3, 2]
-    assert [each.available.tolist() for each in seen] == [[2, 4, 6], [2, 6]]  # type: ignore[union-attr]
+    assert [each.available.tolist() for each in seen] == [[2, 4, 6], [2, 6]]
     assert seen[1].num_available == 2
     buffer.end(2, usable=True)
     away = Opened(1, None, None, None, np.array([4, 9]), 8, NOBODY, NOBODY)
-    buffer.fill(away, lambda now: seen.append(now) or drawing([7])(now), tenth)  # type: ignore[func-returns-value]
-    assert seen[2].unavailable.tolist() == [2, 4, 6, 9]  # type: ignore[union-attr]
+    buffer.fill(away, lambda now: seen.append(now) or drawing([7])(now), tenth)
+    assert seen[2].unavailable.tolist() == [2, 4, 6, 9]
     assert seen[2].num_available == 6
 
 
-def test_an_overdue_client_frees_its_place_and_its_update_still_counts() -> None:
+def test_an_overdue_client_frees_its_place_and_its_update_still_counts():
     buffer = Buffer(Buffered(concurrency=1), 1)
     buffer.begin(1)
     assert buffer.fill(opened(), drawing([3]), tenth) == [3]
@@ -286,7 +282,7 @@ def test_an_overdue_client_frees_its_place_and_its_update_still_counts() -> None
     assert buffer.take()[0].weights == pytest.approx([1.1])
 
 
-def test_rebased_models_hold_the_update_and_keep_the_types() -> None:
+def test_rebased_models_hold_the_update_and_keep_the_types():
     base = {"w": np.array([1, 2], np.float32), "n": np.array([3, 200], np.uint8), "b": np.array([True])}
     now = {"w": np.array([5, 5], np.float32), "n": np.array([4, 201], np.uint8), "b": np.array([False])}
     sent = {"w": np.array([1.5, 1], np.float64), "n": np.array([5, 201], np.uint8), "b": np.array([True])}
@@ -304,7 +300,7 @@ def test_rebased_models_hold_the_update_and_keep_the_types() -> None:
     st.integers(1, 4),
     st.integers(0, 2**32 - 1),
 )
-def test_every_draw_counts_once(seconds: list[float], concurrency: int, size: int, seed: int) -> None:
+def test_every_draw_counts_once(seconds, concurrency, size, seed):
     """The credits of the used updates and of those in flight are all draws, whatever the speeds are."""
     clients = len(seconds)
     mode = Buffered(concurrency=max(concurrency, size), size=size, staleness_power=0, max_staleness=10**6)
@@ -312,7 +308,6 @@ def test_every_draw_counts_once(seconds: list[float], concurrency: int, size: in
     made = create("md", clients, clients_per_round=1, seed=seed)
     logic = RoundLogic(made, Faults(guard=False, silence=False), mode=mode)
     buffer, flying, now = logic.buffer, [], 0.0
-    assert buffer is not None
     for number in range(1, 6):
         buffer.begin(number)
         while not buffer.is_full:
@@ -331,7 +326,7 @@ def test_every_draw_counts_once(seconds: list[float], concurrency: int, size: in
     assert taken + left == pytest.approx(buffer.num_draws)  # all clients are equal, so each draw gives 1
 
 
-def test_the_state_is_restored_exactly_and_a_wrong_one_is_refused() -> None:
+def test_the_state_is_restored_exactly_and_a_wrong_one_is_refused():
     run = simulated(SECONDS, FAIR, 7)
     state = run.buffer.state_dict()
     other = Buffer(FAIR, 4)
@@ -355,13 +350,12 @@ def test_the_state_is_restored_exactly_and_a_wrong_one_is_refused() -> None:
     assert other.in_flight == run.buffer.in_flight
 
 
-def test_a_step_has_the_staleness_factors_and_makes_up_for_failures() -> None:
+def test_a_step_has_the_staleness_factors_and_makes_up_for_failures():
     made = create("uniform", 4, clients_per_round=2, replacement=False)
     logic = RoundLogic(
         made, Faults(guard=False, silence=False), mode=Buffered(concurrency=3, size=2, staleness_power=0.5)
     )
     buffer = logic.buffer
-    assert buffer is not None
     arrays = {"w": np.zeros(2, np.float32)}
     buffer.begin(1)
     slow, *others = logic.fill(logic.open(1))
@@ -369,7 +363,6 @@ def test_a_step_has_the_staleness_factors_and_makes_up_for_failures() -> None:
         buffer.end(client, usable=True)
     replies = [Reply({"w": np.ones(2, np.float32)}) for _ in others]
     outcome = logic.finish(logic.gather(logic.open(1)), arrays, replies)
-    assert outcome.arrays is not None
     assert outcome.arrays["w"].tolist() == [1, 1]
     assert outcome.record.staleness.tolist() == [0, 0]
     assert outcome.record.in_flight == (slow,)
@@ -388,7 +381,7 @@ def test_a_step_has_the_staleness_factors_and_makes_up_for_failures() -> None:
     assert outcome.record.failures == {failing: "an error"}
 
 
-def test_the_first_round_of_a_run_ends_after_as_many_arrivals_as_there_are_places() -> None:
+def test_the_first_round_of_a_run_ends_after_as_many_arrivals_as_there_are_places():
     buffer = Buffer(Buffered(concurrency=3), 1)
     for number, clients, needed in ((1, [0, 1, 2], 3), (2, [3, 4, 5], 1)):
         buffer.begin(number)
@@ -400,7 +393,7 @@ def test_the_first_round_of_a_run_ends_after_as_many_arrivals_as_there_are_place
         assert buffer.take()[0].clients.tolist() == clients[:needed]
 
 
-def test_a_client_that_replies_at_once_ends_few_rounds_and_each_of_its_updates_is_used() -> None:
+def test_a_client_that_replies_at_once_ends_few_rounds_and_each_of_its_updates_is_used():
     """Of 20 clients, 3 reply at once. With K = 3 they would end nearly all rounds alone."""
     seconds = np.where(np.arange(M) < 3, 1e-3, 1.0 + np.arange(M) / M)
     rounds = 100
@@ -411,7 +404,7 @@ def test_a_client_that_replies_at_once_ends_few_rounds_and_each_of_its_updates_i
     assert run.arrivals[:3].min() > 1.5 * run.arrivals[3:].mean()  # none of them is lost
 
 
-def test_without_counting_busy_clients_any_arrivals_end_a_round_as_in_fedbuff() -> None:
+def test_without_counting_busy_clients_any_arrivals_end_a_round_as_in_fedbuff():
     buffer = Buffer(Buffered(concurrency=3, count_busy=False), 1)
     for number in range(1, 6):
         buffer.begin(number)

@@ -1,8 +1,5 @@
 """Liars in buffered rounds, which choose when they reply: what three of twenty cost in accuracy."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -27,11 +24,11 @@ ROUNDS, LAST = 80, 40
 class Chosen(ResponseTimes):
     """The liars reply after a time of their choice, in seconds; the others need about a second."""
 
-    def __init__(self, seed: int, liars_need: float | None) -> None:
+    def __init__(self, seed, liars_need):
         super().__init__(NUM_CLIENTS, seed=seed)
         self._random, self._liars_need = np.random.default_rng(seed), liars_need
 
-    def seconds(self, round: int, clients: Sequence[int]) -> np.ndarray:
+    def seconds(self, round, clients):
         usual = self._random.lognormal(0, 0.3, len(clients))
         if self._liars_need is None:
             return usual
@@ -39,15 +36,15 @@ class Chosen(ResponseTimes):
 
 
 def simulator(
-    partition: str,
-    attack: Attack,
-    seed: int,
-    liars_need: float | None,
-    selector: str = "md",
-    size: int = 3,
-    concurrency: int = 10,
-    learning_rate: float = 0.2,
-) -> Simulator:
+    partition,
+    attack,
+    seed,
+    liars_need,
+    selector="md",
+    size=3,
+    concurrency=10,
+    learning_rate=0.2,
+):
     """Return a simulation; ``liars_need`` is None if liars need as long as others."""
     task = tasks.create("digits", partition=partition)
     data = task.federated_data(NUM_CLIENTS, seed)
@@ -71,7 +68,7 @@ def simulator(
     )
 
 
-def accuracy(attack: Attack, liars_need: float | None, **settings: Any) -> float:
+def accuracy(attack, liars_need, **settings):
     """Return the mean test accuracy of the last rounds over three seeds, in percent."""
     test = tasks.create("digits").test_data()
     found = []
@@ -85,7 +82,7 @@ def accuracy(attack: Attack, liars_need: float | None, **settings: Any) -> float
 
 
 @pytest.mark.parametrize("selector", ["oort", "rpow-d"])
-def test_a_liar_that_replies_at_once_is_drawn_twice_as_often_as_its_share_at_most(selector: str) -> None:
+def test_a_liar_that_replies_at_once_is_drawn_twice_as_often_as_its_share_at_most(selector):
     """Its share is that among all available clients, and not among those few that are idle."""
     size, rounds = 5, 50
     simulated = simulator("balanced", Attack(loss=1e3), 1, 0.001, selector, size)
@@ -96,7 +93,7 @@ def test_a_liar_that_replies_at_once_is_drawn_twice_as_often_as_its_share_at_mos
     assert draws[list(LIARS)].max() <= 1 + 2 * rounds * size / (NUM_CLIENTS - len(LIARS))
 
 
-PLAYED: dict[str, dict[str, Any]] = {
+PLAYED = {
     "3 of 10": {"size": 3, "concurrency": 10, "learning_rate": 0.1},  # honest runs nearly diverge with 0.2
     "4 of 8": {"size": 4, "concurrency": 8},
     "5 of 5": {"size": 5, "concurrency": 5},
@@ -107,11 +104,9 @@ PLAYED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("selector", ["md", "forecast"])
 @pytest.mark.parametrize("name", PLAYED)
 @pytest.mark.parametrize(("partition", "points"), [("balanced", 3.0), ("dirichlet:0.5", 8.0)])
-def test_liars_that_reply_at_once_cost_a_few_points(
-    partition: str, points: float, name: str, selector: str
-) -> None:
+def test_liars_that_reply_at_once_cost_a_few_points(partition, points, name, selector):
     """Liars would be the first buffers, before a norm is known, and their updates are of the newest model."""
-    settings: dict[str, Any] = {"partition": partition, "selector": selector, **PLAYED[name]}
+    settings = {"partition": partition, "selector": selector, **PLAYED[name]}
     honest = accuracy(Attack(liars=()), None, **settings)
     for attack, more in (("all three", 0.0), ("all, update x -10", 0.0), ("all, size x 3", 1.0)):
         assert accuracy(ATTACKS[attack], 0.001, **settings) >= honest - points - more, attack
@@ -128,10 +123,8 @@ def test_liars_that_reply_at_once_cost_a_few_points(
         ("5 of 5", "dirichlet:0.5", 20.0, 8.0),
     ],
 )
-def test_liars_that_reply_as_others_or_late_cost_a_few_points(
-    name: str, partition: str, liars_need: float | None, points: float
-) -> None:
+def test_liars_that_reply_as_others_or_late_cost_a_few_points(name, partition, liars_need, points):
     """With K = 3, C = 10 and Dirichlet(0.5), late ones cost more, see docs/security.md."""
-    settings: dict[str, Any] = {"partition": partition, **PLAYED[name]}
+    settings = {"partition": partition, **PLAYED[name]}
     honest = accuracy(Attack(liars=()), None, **settings)
     assert accuracy(ATTACKS["all three"], liars_need, **settings) >= honest - points

@@ -1,14 +1,12 @@
 """FedVARP and SCAFFOLD on problems with a known solution: they are unbiased and reduce variance or drift."""
 
 import re
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pytest
 
 from strategies.options import Faults
-from strategies.rounds.control_variates import KINDS, ClientVariates, FedVARP, Scaffold, create_variates
+from strategies.rounds.control_variates import KINDS, FedVARP, Scaffold, create_variates
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.selectors import create
@@ -20,14 +18,12 @@ M, K, D = SIZES.size, 2, 4
 SHARES = SIZES / SIZES.sum()
 
 
-def remember(
-    variates: ClientVariates, updates: dict[int, Any], steps: float = 1.0, learning_rate: float = 1.0
-) -> None:
+def remember(variates, updates, steps=1.0, learning_rate=1.0):
     pairs = [(client, {"w": np.asarray(update)}) for client, update in updates.items()]
     variates.remember(iter(pairs), np.full(len(pairs), steps), learning_rate)
 
 
-def step(variates: ClientVariates, selection: Any, updates: np.ndarray) -> np.ndarray:
+def step(variates, selection, updates):
     """Return sum_m λ_m y_m + sum_m c_m (u_m - y_m)."""
     mean = variates.mean()
     total = np.zeros(D) if mean is None else mean["w"].copy()
@@ -37,20 +33,20 @@ def step(variates: ClientVariates, selection: Any, updates: np.ndarray) -> np.nd
     return total
 
 
-def is_mean(estimates: np.ndarray, truth: np.ndarray) -> bool:
+def is_mean(estimates, truth):
     """Return whether the mean of estimates (N, D) is the truth; false by chance once in 40,000 per entry."""
     error = np.abs(estimates.mean(axis=0) - truth)
     return bool((error < 4.5 * estimates.std(axis=0) / np.sqrt(len(estimates))).all())
 
 
-def selector(name: str, **settings: Any) -> Any:
+def selector(name, **settings):
     return create(name, M, client_sizes=SIZES, clients_per_round=K, num_rounds=50, seed=1, **settings)
 
 
 # --- FedVARP ---------------------------------------------------------------------------------------------
 
 
-def test_fedvarp_by_hand() -> None:
+def test_fedvarp_by_hand():
     """Three clients with λ = 1/2, 1/4, 1/4; the second is selected with c = 1/4 · 2."""
     variates = FedVARP()
     variates.begin([0.5, 0.25, 0.25])
@@ -59,8 +55,6 @@ def test_fedvarp_by_hand() -> None:
     remember(variates, {0: [2.0], 1: [4.0]})
     variates.begin([0.5, 0.25, 0.25])
     mean, baseline = variates.mean(), variates.baseline(1)
-    assert mean is not None
-    assert baseline is not None
     assert mean["w"].tolist() == [2.0]  # 2/2 + 4/4 + 0/4
     assert baseline["w"].tolist() == [4.0]
     assert variates.baseline(2) is None
@@ -69,12 +63,11 @@ def test_fedvarp_by_hand() -> None:
     assert mean["w"] + 0.5 * (8.0 - baseline["w"]) == pytest.approx(4.0)  # the step of the round
     variates.begin([0.0, 0.5, 0.5])  # the first one is unavailable
     mean = variates.mean()
-    assert mean is not None
     assert mean["w"].tolist() == [4.0]
 
 
 @pytest.mark.parametrize("name", ["prac-delta", "md"])
-def test_fedvarp_mean_is_the_mean_of_the_last_updates_of_all_clients(name: str) -> None:
+def test_fedvarp_mean_is_the_mean_of_the_last_updates_of_all_clients(name):
     """DELTA's appendix H.3, over rounds in which one reply is missing."""
     rng, last = np.random.default_rng(5), np.zeros((M, D))
     rounds = RoundLogic(selector(name), Faults(guard=False), variates=create_variates("fedvarp-mean"))
@@ -90,7 +83,6 @@ def test_fedvarp_mean_is_the_mean_of_the_last_updates_of_all_clients(name: str) 
         for client, update in updates.items():
             last[client] = update
         outcome = rounds.finish(chosen, model, replies)
-        assert outcome.arrays is not None
         np.testing.assert_allclose(outcome.arrays["w"] - model["w"], SHARES @ last, rtol=1e-9, atol=1e-9)
         model = outcome.arrays
 
@@ -104,7 +96,7 @@ def test_fedvarp_mean_is_the_mean_of_the_last_updates_of_all_clients(name: str) 
         ("lipschitz-is", {"lipschitz": np.arange(1.0, 7)}),
     ],
 )
-def test_the_step_is_unbiased_whatever_is_remembered(name: str, settings: dict[str, Any]) -> None:
+def test_the_step_is_unbiased_whatever_is_remembered(name, settings):
     rng = np.random.default_rng(0)
     memory, updates = rng.normal(3, 5, (4, D)), rng.normal(1, 2, (M, D))
     chosen, variates = selector(name, **settings), FedVARP()
@@ -115,7 +107,7 @@ def test_the_step_is_unbiased_whatever_is_remembered(name: str, settings: dict[s
     assert not is_mean(steps, SHARES @ updates + 0.2 * steps.std(axis=0))  # that would be detected
 
 
-def test_unavailable_clients_have_no_part_in_target_or_mean() -> None:
+def test_unavailable_clients_have_no_part_in_target_or_mean():
     rng = np.random.default_rng(1)
     memory, updates = rng.normal(0, 5, (M, D)), rng.normal(0, 2, (M, D))
     here = np.array([0, 1, 3])
@@ -128,7 +120,7 @@ def test_unavailable_clients_have_no_part_in_target_or_mean() -> None:
     assert is_mean(np.array(steps), shares @ updates)
 
 
-def test_the_variance_falls_to_0_as_updates_stop_changing() -> None:
+def test_the_variance_falls_to_0_as_updates_stop_changing():
     rng = np.random.default_rng(2)
     last, change = rng.normal(0, 1, (M, D)), rng.normal(0, 1, (M, D))
     chosen, variates = selector("uniform"), FedVARP()
@@ -146,7 +138,7 @@ def test_the_variance_falls_to_0_as_updates_stop_changing() -> None:
     assert np.mean(plain[-20:]) > 0.5  # without FedVARP the sampling noise stays
 
 
-def test_the_selector_learns_whose_updates_still_change() -> None:
+def test_the_selector_learns_whose_updates_still_change():
     """Less its baseline, the norm of an update that never changes is 0."""
     variates, chosen = FedVARP(), selector("avare")
     updates = np.tile(np.full(D, 5.0), (M, 1))
@@ -173,13 +165,13 @@ class Quadratics:
 
     steps, learning_rate = 10, 0.08
 
-    def __init__(self, seed: int = 4) -> None:
+    def __init__(self, seed=4):
         rng = np.random.default_rng(seed)
         self.centres = rng.normal(0, 3, (M, D))
         self.curvatures = rng.uniform(0.3, 3.0, (M, D))
         self.optimum = (SHARES @ (self.curvatures * self.centres)) / (SHARES @ self.curvatures)
 
-    def train(self, client: int, w: np.ndarray, control: dict[str, np.ndarray] | None) -> np.ndarray:
+    def train(self, client, w, control):
         """Run a client's local steps, with the control added to each gradient."""
         v = w.copy()
         for _ in range(self.steps):
@@ -187,7 +179,7 @@ class Quadratics:
             v -= self.learning_rate * (gradient + (0.0 if control is None else control["w"]))
         return v
 
-    def federated(self, variates: ClientVariates | None, chosen: Any, rounds: int) -> np.ndarray:
+    def federated(self, variates, chosen, rounds):
         w = np.zeros(D)
         for number in range(1, rounds + 1):
             if variates is not None:
@@ -208,7 +200,7 @@ class Quadratics:
 
 
 @pytest.mark.parametrize("name", ["full", "md", "uniform", "adaptive-osmd"])
-def test_scaffold_reaches_the_optimum_where_fedavg_stalls(name: str) -> None:
+def test_scaffold_reaches_the_optimum_where_fedavg_stalls(name):
     problem = Quadratics()
     settings = {"learning_rate_multiplier": 100.0} if name == "adaptive-osmd" else {}
     reached = problem.federated(Scaffold(), selector(name, **settings), 600)
@@ -218,7 +210,7 @@ def test_scaffold_reaches_the_optimum_where_fedavg_stalls(name: str) -> None:
     assert np.abs(drifted - problem.optimum).max() > 0.05
 
 
-def test_the_server_computes_the_controls_that_clients_would_store() -> None:
+def test_the_server_computes_the_controls_that_clients_would_store():
     """Algorithm 1 of the paper as printed, option II: clients store c_m and send its change."""
     problem, chosen, variates = Quadratics(), selector("uniform", replacement=False), Scaffold()
     own = np.zeros((M, D))
@@ -242,7 +234,7 @@ def test_the_server_computes_the_controls_that_clients_would_store() -> None:
     assert state["memory/w"] == pytest.approx(own[state["clients"]], abs=1e-12)
 
 
-def test_at_the_optimum_no_client_moves() -> None:
+def test_at_the_optimum_no_client_moves():
     problem, variates = Quadratics(), Scaffold()
     gradients = problem.curvatures * (problem.optimum - problem.centres)
     remember(variates, {m: -gradient for m, gradient in enumerate(gradients)})  # steps · rate = 1
@@ -252,7 +244,7 @@ def test_at_the_optimum_no_client_moves() -> None:
         assert np.abs(moved).max() < 1e-12
 
 
-def test_the_controls_estimate_the_gradient_without_bias() -> None:
+def test_the_controls_estimate_the_gradient_without_bias():
     """A client's direction g_m + c - c_m averages to sum λ g over the draws, for any c_m."""
     rng = np.random.default_rng(6)
     gradients, controls = rng.normal(0, 3, (M, D)), rng.normal(0, 3, (M, D))
@@ -265,12 +257,11 @@ def test_the_controls_estimate_the_gradient_without_bias() -> None:
         selection = chosen.select(number)
         for m, weight in zip(selection.clients, selection.weights, strict=True):
             outgoing = variates.outgoing(int(m))
-            assert outgoing is not None
             estimates[number] += weight * (gradients[m] + outgoing["w"])
     assert is_mean(estimates, SHARES @ gradients)
 
 
-def test_a_client_without_a_control_is_sent_the_mean_alone() -> None:
+def test_a_client_without_a_control_is_sent_the_mean_alone():
     variates = Scaffold()
     variates.begin(SHARES)
     assert variates.outgoing(0) is None
@@ -278,14 +269,13 @@ def test_a_client_without_a_control_is_sent_the_mean_alone() -> None:
     variates.begin([0.5, 0.25, 0.25])
     for client, expected in ((0, 1.0), (1, -3.0), (2, 1.0)):
         outgoing = variates.outgoing(client)
-        assert outgoing is not None
         assert outgoing["w"].tolist() == [expected]
     assert variates.baseline(1) is None
     assert variates.mean() is None
 
 
 @pytest.mark.parametrize("steps", [np.nan, 0.0, np.inf])
-def test_a_client_with_unknown_steps_keeps_its_control(steps: float) -> None:
+def test_a_client_with_unknown_steps_keeps_its_control(steps):
     variates = Scaffold()
     remember(variates, {1: [-4.0]})
     variates.begin([0.5, 0.5])
@@ -299,7 +289,7 @@ def test_a_client_with_unknown_steps_keeps_its_control(steps: float) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_loaded_state_goes_on_bit_for_bit(name: str, dtype: Any) -> None:
+def test_a_loaded_state_goes_on_bit_for_bit(name, dtype):
     rng = np.random.default_rng(7)
     rounds = [
         {
@@ -310,7 +300,7 @@ def test_a_loaded_state_goes_on_bit_for_bit(name: str, dtype: Any) -> None:
     ]
     shares = rng.dirichlet(np.ones(9))
 
-    def play(variates: ClientVariates, some: Iterable[dict[int, Any]]) -> list[Any]:
+    def play(variates, some):
         seen = []
         for updates in some:
             variates.begin(shares)
@@ -334,14 +324,14 @@ def test_a_loaded_state_goes_on_bit_for_bit(name: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_an_empty_state_can_be_saved_and_loaded(name: str) -> None:
+def test_an_empty_state_can_be_saved_and_loaded(name):
     variates = create_variates(name)
     variates.load_state_dict(create_variates(name).state_dict())
     assert variates.num_seen == 0
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_state_is_a_copy_and_returned_arrays_are_read_only(name: str) -> None:
+def test_a_state_is_a_copy_and_returned_arrays_are_read_only(name):
     variates = create_variates(name)
     update = np.ones(2)
     remember(variates, {0: update})
@@ -358,7 +348,7 @@ def test_a_state_is_a_copy_and_returned_arrays_are_read_only(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_removed_clients_are_forgotten(name: str) -> None:
+def test_removed_clients_are_forgotten(name):
     variates = create_variates(name)
     remember(variates, {0: [1.0], 3: [2.0], 4: [3.0]})
     variates.forget([3, 99])
@@ -368,13 +358,13 @@ def test_removed_clients_are_forgotten(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_an_update_that_is_not_finite_is_not_remembered(name: str) -> None:
+def test_an_update_that_is_not_finite_is_not_remembered(name):
     variates = create_variates(name)
     remember(variates, {0: [1.0, 2.0], 1: [np.nan, 0.0], 2: [np.inf, 0.0]})
     assert variates.state_dict()["clients"].tolist() == [0]
 
 
-def memory_of(name: str = "fedvarp", **changes: Any) -> dict[str, Any]:
+def memory_of(name="fedvarp", **changes):
     variates = create_variates(name)
     remember(variates, {0: [1.0, 2.0], 3: [2.0, 3.0]})
     return {**variates.state_dict(), **changes}
@@ -392,7 +382,7 @@ def memory_of(name: str = "fedvarp", **changes: Any) -> dict[str, Any]:
         ({"name": memory_of()["name"], "clients": np.array([1])}, "0 parameters in memory of 1 clients"),
     ],
 )
-def test_a_wrong_state_is_refused_and_changes_nothing(state: dict[str, Any], message: str) -> None:
+def test_a_wrong_state_is_refused_and_changes_nothing(state, message):
     variates = FedVARP()
     remember(variates, {5: [1.0]})
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -400,6 +390,6 @@ def test_a_wrong_state_is_refused_and_changes_nothing(state: dict[str, Any], mes
     assert variates.state_dict()["clients"].tolist() == [5]
 
 
-def test_an_unknown_name_is_refused() -> None:
+def test_an_unknown_name_is_refused():
     with pytest.raises(ValueError, match="variates = 'saga': must be one of fedvarp, fedvarp-mean, scaffold"):
         create_variates("saga")

@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import inf, nan, sqrt
 from typing import Any
 
@@ -8,22 +8,22 @@ import pytest
 from strategies.clients.reports import Report
 from strategies.options import Faults
 from strategies.rounds.aggregation import TOGETHER
-from strategies.rounds.control_variates import ClientVariates, FedVARP
+from strategies.rounds.control_variates import FedVARP
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
-from strategies.rounds.stages import Chosen, Outcome
-from strategies.rounds.waiting.over_selection import enough_replies
+from strategies.rounds.stages import Chosen
+from strategies.rounds.waiting.wait_time import enough_replies
 from strategies.selectors import Selection, available, create, selector_type
 
 
 def logic(
-    m: int = 4,
-    k: int = 2,
-    name: str = "uniform",
-    settings: Any = None,
-    variates: ClientVariates | None = None,
-    **faults: Any,
-) -> RoundLogic:
+    m=4,
+    k=2,
+    name="uniform",
+    settings=None,
+    variates=None,
+    **faults,
+):
     selector = create(name, m, clients_per_round=k, num_rounds=10, seed=1, **(settings or {}))
     return RoundLogic(
         selector,
@@ -33,7 +33,7 @@ def logic(
     )
 
 
-def selection(clients: list[int], weights: list[float]) -> Selection:
+def selection(clients, weights):
     ones = np.ones(len(clients))
     return Selection(np.array(clients), np.ones(len(clients), dtype=int), ones / 4, ones, np.array(weights))
 
@@ -41,27 +41,25 @@ def selection(clients: list[int], weights: list[float]) -> Selection:
 MODEL = {"w": np.array([1.0, 2.0], np.float32), "steps": np.array(5, np.int64)}
 
 
-def reply(*w: float, steps: int = 5, **report: Any) -> Reply:
+def reply(*w, steps=5, **report):
     return Reply({"w": np.array(w, np.float32), "steps": np.array(steps)}, Report(**report))
 
 
-def choose(rounds: RoundLogic, number: int = 1, available: Any = None, reports: Any = None) -> Selection:
+def choose(rounds, number=1, available=None, reports=None):
     return rounds.choose(rounds.open(number, available), reports).selection
 
 
-def finish(
-    rounds: RoundLogic, chosen: Selection, replies: list[Reply], model: Any = MODEL, number: int = 1
-) -> Outcome:
+def finish(rounds, chosen, replies, model=MODEL, number=1):
     return rounds.finish(Chosen(rounds.open(number), chosen, chosen.clients.size), model, replies)
 
 
-def moved(outcome: Outcome) -> dict[str, Any]:
+def moved(outcome):
     assert outcome.arrays is not None
     assert outcome.record.skipped == ""
     return outcome.arrays
 
 
-def test_the_pseudo_gradient_is_the_weighted_sum_of_the_updates() -> None:
+def test_the_pseudo_gradient_is_the_weighted_sum_of_the_updates():
     replies = [reply(3, 2, train_loss=1.0), reply(1, 3, steps=6, train_loss=4.0)]
     outcome = finish(logic(), selection([2, 0], [0.5, 2.0]), replies)
     arrays, record = moved(outcome), outcome.record
@@ -75,7 +73,7 @@ def test_the_pseudo_gradient_is_the_weighted_sum_of_the_updates() -> None:
 
 
 class Undecodable(dict[str, Any]):
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name):
         raise OSError("torn")
 
 
@@ -94,7 +92,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("reason", BAD)
-def test_a_bad_reply_is_left_out_and_the_weights_of_the_others_grow(reason: str) -> None:
+def test_a_bad_reply_is_left_out_and_the_weights_of_the_others_grow(reason):
     outcome = finish(logic(), selection([2, 0], [0.5, 0.5]), [BAD[reason], reply(2, 2)])
     assert moved(outcome)["w"].tolist() == [1 + 1.0 * 1, 2]  # weight 0.5, doubled: one of two replied
     record = outcome.record
@@ -106,7 +104,7 @@ def test_a_bad_reply_is_left_out_and_the_weights_of_the_others_grow(reason: str)
         raise AssertionError(record.failures[2])
 
 
-def test_without_any_reply_the_round_is_skipped() -> None:
+def test_without_any_reply_the_round_is_skipped():
     outcome = finish(logic(), selection([2], [0.5]), [Reply(failure="late")])
     assert outcome.arrays is None
     assert outcome.record.weights.tolist() == [0]
@@ -115,14 +113,14 @@ def test_without_any_reply_the_round_is_skipped() -> None:
     assert list(outcome.client_models()) == []
 
 
-def test_no_client_is_selected() -> None:
+def test_no_client_is_selected():
     outcome = finish(logic(), selection([], []), [])
     assert outcome.arrays is None
     assert outcome.record.failures == {}
     assert outcome.record.skipped == "no client was selected"
 
 
-def test_below_the_quorum_only_response_rates_are_learned() -> None:
+def test_below_the_quorum_only_response_rates_are_learned():
     rounds = logic(name="prac-is", quorum=2, correction="rates")
     before = rounds.state_dict()
     chosen = selection([2, 0, 1], [0.5, 0.5, 0.5])
@@ -138,7 +136,6 @@ def test_below_the_quorum_only_response_rates_are_learned() -> None:
     after = rounds.state_dict()
     for name in before:
         assert np.array_equal(before[name], after[name]) == name.startswith("selector/"), name
-    assert rounds.responses is not None
     assert rounds.responses.rates([2]) > rounds.responses.rates([0])
     # One more usable reply reaches the quorum.
     outcome = finish(rounds, chosen, [replies[0], reply(1, 2), replies[2]])
@@ -147,7 +144,7 @@ def test_below_the_quorum_only_response_rates_are_learned() -> None:
     assert not np.array_equal(rounds.state_dict()["selector/levels"], before["selector/levels"])
 
 
-def test_float16_models_are_summed_in_float32() -> None:
+def test_float16_models_are_summed_in_float32():
     model = {"w": np.zeros(1, np.float16)}
     replies = [Reply({"w": np.array([1e-4], np.float16)})] * 3
     arrays = moved(finish(logic(k=3), selection([0, 1, 2], [1 / 3] * 3), replies, model))
@@ -155,7 +152,7 @@ def test_float16_models_are_summed_in_float32() -> None:
     assert arrays["w"][0] == np.float16(1e-4)
 
 
-def test_a_step_that_overflows_changes_nothing() -> None:
+def test_a_step_that_overflows_changes_nothing():
     replies = [reply(3e38, 0), reply(3e38, 0)]
     outcome = finish(logic(), selection([2, 0], [1.0, 1.0]), replies)
     assert outcome.arrays is None
@@ -171,31 +168,31 @@ class Counted(Mapping[str, Any]):
     alive = 0
     most = 0
 
-    def __init__(self, w: list[float]) -> None:
+    def __init__(self, w):
         self.w, self.times = w, 0
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name):
         self.times += 1
         array = np.array(self.w, np.float32).view(Watched)
         Counted.alive += 1
         Counted.most = max(Counted.most, Counted.alive)
         return array
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self):
         return iter(["w"])
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 1
 
 
 class Watched(np.ndarray[Any, Any]):
-    def __del__(self) -> None:
+    def __del__(self):
         if self.base is not None and not isinstance(self.base, Watched):
             Counted.alive -= 1
 
 
 @pytest.mark.parametrize("one_is_bad", [False, True])
-def test_few_replies_are_decoded_at_a_time(one_is_bad: bool) -> None:
+def test_few_replies_are_decoded_at_a_time(one_is_bad):
     """Once if all replies are usable; otherwise the usable ones once more."""
     Counted.alive = Counted.most = 0
     num = 3 * TOGETHER // 2
@@ -212,7 +209,7 @@ def test_few_replies_are_decoded_at_a_time(one_is_bad: bool) -> None:
     assert Counted.most <= TOGETHER + 1  # an array of the last group lives until the next group is decoded
 
 
-def test_the_step_is_the_same_after_one_pass_or_two() -> None:
+def test_the_step_is_the_same_after_one_pass_or_two():
     rng = np.random.default_rng(1)
     model = {"w": rng.standard_normal(40_000).astype(np.float32)}
     replies = [Reply({"w": model["w"] + rng.standard_normal(40_000, np.float32)}) for _ in range(3)]
@@ -224,7 +221,7 @@ def test_the_step_is_the_same_after_one_pass_or_two() -> None:
     assert moved(once)["w"].tobytes() == moved(twice)["w"].tobytes()
 
 
-def test_the_order_of_arrays_in_a_reply_changes_no_bit() -> None:
+def test_the_order_of_arrays_in_a_reply_changes_no_bit():
     rng = np.random.default_rng(1)
     model = {f"layer{i}": rng.standard_normal((7, 5)).astype(np.float32) for i in range(6)}
     clients = [
@@ -232,7 +229,7 @@ def test_the_order_of_arrays_in_a_reply_changes_no_bit() -> None:
     ]
     chosen = selection([2, 0, 1], [0.1, 0.7, 0.3])
 
-    def bits(replies: list[dict[str, Any]]) -> Any:
+    def bits(replies):
         outcome = finish(logic(), chosen, [Reply(arrays) for arrays in replies], model)
         norms = outcome.record.feedback.update_norms.tobytes()
         return norms, {name: array.tobytes() for name, array in moved(outcome).items()}
@@ -241,7 +238,7 @@ def test_the_order_of_arrays_in_a_reply_changes_no_bit() -> None:
     assert bits(clients) == bits(backwards)
 
 
-def test_the_selector_learns_from_the_round() -> None:
+def test_the_selector_learns_from_the_round():
     rounds = logic(m=4, k=2, name="adaptive-osmd", settings={"learning_rate_multiplier": 1000})
     before = rounds.selector.probabilities
     chosen = choose(rounds)
@@ -250,7 +247,7 @@ def test_the_selector_learns_from_the_round() -> None:
     assert rounds.selector.probabilities[chosen.clients[0]] > before[chosen.clients[0]]
 
 
-def test_only_available_clients_are_selected() -> None:
+def test_only_available_clients_are_selected():
     rounds = logic(m=6, k=2)
     drawn = {int(c) for r in range(1, 40) for c in choose(rounds, r, np.array([1, 4, 5])).clients}
     assert drawn == {1, 4, 5}
@@ -261,8 +258,8 @@ def test_only_available_clients_are_selected() -> None:
     ("name", "here", "rests"), [("rpow-d", 20, True), ("rpow-d", 6, False), ("uniform", 20, False)]
 )
 def test_only_clients_of_a_selector_that_prefers_large_losses_rest_and_only_while_enough_are_left(
-    name: str, here: int, rests: bool
-) -> None:
+    name, here, rests
+):
     rounds = logic(20, 5, name, guard="strict")
     numbers = []
     for number in range(1, 10):
@@ -277,9 +274,8 @@ def test_only_clients_of_a_selector_that_prefers_large_losses_rest_and_only_whil
     assert min(numbers) >= here / 2
 
 
-def test_quarantined_clients_are_not_selectable() -> None:
+def test_quarantined_clients_are_not_selectable():
     rounds = logic(m=6, k=2, guard={"strikes": 1, "memory": 1})
-    assert rounds.guard is not None
     rounds.guard.judge(1, [2, 3], [nan, nan], [nan, nan], [nan, nan], {0: "garbage", 1: "garbage"})
     everyone, some = rounds.open(2), rounds.open(2, np.array([0, 2, 4]))
     assert (everyone.num_available, everyone.quarantined.tolist()) == (4, [2, 3])
@@ -289,11 +285,10 @@ def test_quarantined_clients_are_not_selectable() -> None:
     assert set(choose(rounds, 2, np.array([0, 2, 4])).clients) == {0, 4}
 
 
-def test_quarantines_end_early_as_far_as_the_quorum_needs() -> None:
+def test_quarantines_end_early_as_far_as_the_quorum_needs():
     """Those that end first; then the guard judges replies, but counts no offence."""
     for quorum, back in ((1, [0, 1]), (2, [0, 1]), (3, [0, 1, 2])):
         rounds = logic(m=4, k=2, guard={"strikes": 1, "memory": 1, "quarantine": 4}, quorum=quorum)
-        assert rounds.guard is not None
         for number, clients in ((1, [0, 1]), (2, [2]), (3, [3])):
             garbage = dict.fromkeys(range(len(clients)), "garbage")
             missing = [nan] * len(clients)
@@ -306,10 +301,9 @@ def test_quarantines_end_early_as_far_as_the_quorum_needs() -> None:
         assert rounds.end_of_quarantine(4, 0) == 6
 
 
-def test_the_clients_that_are_not_selectable_are_in_the_record() -> None:
+def test_the_clients_that_are_not_selectable_are_in_the_record():
     """Quarantined, unavailable and removed clients."""
     rounds = logic(m=6, k=2, guard={"strikes": 1, "memory": 1})
-    assert rounds.guard is not None
     assert absent_in(rounds, 1) == []
     rounds.guard.judge(1, [2], [nan], [nan], [nan], {0: "garbage"})
     rounds.remove_clients([5])
@@ -318,16 +312,15 @@ def test_the_clients_that_are_not_selectable_are_in_the_record() -> None:
     assert rounds.open(4).absent(rounds.selector.registered, most=1) is None
 
 
-def absent_in(rounds: RoundLogic, number: int, available: Any = None) -> list[int]:
+def absent_in(rounds, number, available=None):
     chosen = rounds.choose(rounds.open(number, available))
     replies = [reply(1.0, 1.0)] * chosen.selection.clients.size
     absent = rounds.finish(chosen, MODEL, replies).record.absent
-    assert absent is not None
     return absent.tolist()
 
 
 @pytest.mark.parametrize("name", [name for name in available() if name != "flics-private"])
-def test_available_and_unavailable_give_the_same_selection(name: str) -> None:
+def test_available_and_unavailable_give_the_same_selection(name):
     """Bit for bit, even with 20,000 clients, where selectors avoid a pass over all of them."""
     for m in (40, 20_000):
         per_client = {"groups": np.arange(m) % 4, "lipschitz": 1.0 + np.arange(m) % 5}
@@ -344,7 +337,7 @@ def test_available_and_unavailable_give_the_same_selection(name: str) -> None:
             assert getattr(chosen[0], field).tobytes() == getattr(chosen[1], field).tobytes()
 
 
-def test_removed_clients_leave_all_parts_of_the_round() -> None:
+def test_removed_clients_leave_all_parts_of_the_round():
     rounds = logic(m=4, k=4, name="full", guard={"strikes": 1, "memory": 1}, variates=FedVARP())
     choose(rounds)
     replies = [Reply({"w": np.ones(1)}), Reply({"w": np.array([nan])}), *[Reply({"w": np.ones(1)})] * 2]
@@ -353,11 +346,10 @@ def test_removed_clients_leave_all_parts_of_the_round() -> None:
     opened = rounds.open(2)
     assert (opened.num_available, opened.quarantined.size) == (2, 0)
     assert sorted(choose(rounds, 2).clients) == [0, 3]
-    assert rounds.variates is not None
     assert rounds.variates.num_seen == 2
 
 
-def test_reports_and_budget_reach_the_selector() -> None:
+def test_reports_and_budget_reach_the_selector():
     losses = np.array([1.0, 9.0, nan, 5.0, 2.0, 3.0])
     for over_selection, most in ((1.0, {1, 3}), (1.5, {1, 3, 5})):
         rounds = logic(m=6, k=2, name="pow-d", settings={"num_candidates": 6}, over_selection=over_selection)
@@ -368,7 +360,7 @@ def test_reports_and_budget_reach_the_selector() -> None:
         assert chosen.enough == 2
 
 
-def test_the_aggregate_is_unbiased() -> None:
+def test_the_aggregate_is_unbiased():
     """Mean of 4,000 rounds of a skewed federation within 4 standard errors of the weighted mean of all."""
     sizes = np.array([1.0, 2.0, 5.0, 30.0])
     rounds = logic(m=4, k=2, settings={"client_sizes": sizes})
@@ -387,7 +379,7 @@ def test_the_aggregate_is_unbiased() -> None:
 # --- diversities and variances ------------------------------------------------------------------------------
 
 
-def test_diversities_are_distances_from_the_weighted_mean() -> None:
+def test_diversities_are_distances_from_the_weighted_mean():
     """By hand: updates (2, 0) and (0, 1) with weights 3/4 and 1/4 have the mean (1.5, 0.25)."""
     rounds = logic(name="prac-delta")
     replies = [reply(3, 2, gradient_variance=4.0), reply(1, 3, gradient_variance=9.0)]
@@ -405,18 +397,18 @@ def test_diversities_are_distances_from_the_weighted_mean() -> None:
     assert (p[0] > p[2]) == (scores[1] > scores[0])
 
 
-def test_diversities_may_be_distances_from_the_plain_mean() -> None:
+def test_diversities_may_be_distances_from_the_plain_mean():
     rounds = logic(name="prac-delta", settings={"diversity_mean": "plain"})
     outcome = finish(rounds, selection([2, 0], [1.5, 0.5]), [reply(3, 2), reply(1, 3)])
     assert outcome.record.feedback.diversities == pytest.approx([sqrt(1 + 0.25) / 0.5] * 2)
 
 
-def test_diversities_are_measured_only_if_the_selector_uses_them() -> None:
+def test_diversities_are_measured_only_if_the_selector_uses_them():
     outcome = finish(logic(name="prac-is"), selection([2, 0], [1.5, 0.5]), [reply(3, 2), reply(1, 3)])
     assert np.isnan(outcome.record.feedback.diversities).all()
 
 
-def test_missing_replies_have_no_part_in_the_mean() -> None:
+def test_missing_replies_have_no_part_in_the_mean():
     replies = [reply(3, 2), Reply(failure="late"), reply(3, 2)]
     outcome = finish(logic(name="prac-delta"), selection([2, 0, 1], [1, 1, 1]), replies)
     assert outcome.record.feedback.diversities == pytest.approx([0, nan, 0], nan_ok=True)
@@ -425,7 +417,7 @@ def test_missing_replies_have_no_part_in_the_mean() -> None:
 # --- a guard, response rates, variates ---------------------------------------------------------------------
 
 
-def test_a_clipped_update_is_clipped_in_sum_norm_and_client_models() -> None:
+def test_a_clipped_update_is_clipped_in_sum_norm_and_client_models():
     rounds = logic(m=20, k=20, name="prac-is", guard={"level": "strict", "deviations": 1.0})
     model = {"w": np.zeros(2)}
     clients = list(range(20))
@@ -443,7 +435,7 @@ def test_a_clipped_update_is_clipped_in_sum_norm_and_client_models() -> None:
     assert sent[3]["w"] == pytest.approx([0.5 * norms[3], 0])
 
 
-def test_unusable_replies_are_offences_and_missing_ones_are_not() -> None:
+def test_unusable_replies_are_offences_and_missing_ones_are_not():
     rounds = logic(guard=True)
     replies = [Reply(failure="late"), reply(nan, 1), Reply(failure="two models", sent=True), reply(1, 3)]
     outcome = finish(rounds, selection([2, 0, 1, 3], [1, 1, 1, 1]), replies)
@@ -452,10 +444,9 @@ def test_unusable_replies_are_offences_and_missing_ones_are_not() -> None:
     assert moved(outcome)["w"].tolist() == [1, 2 + 4.0]
 
 
-def test_weights_follow_the_response_rates() -> None:
+def test_weights_follow_the_response_rates():
     rounds = logic(correction="rates")
     rates = rounds.responses
-    assert rates is not None
     for _ in range(20):
         rates.observe([2, 0], [True, False])
         rates.observe([2, 0], [True, True])
@@ -466,7 +457,7 @@ def test_weights_follow_the_response_rates() -> None:
     assert expected.sum() == pytest.approx(1)
 
 
-def test_with_variates_the_baseline_is_subtracted_from_an_update() -> None:
+def test_with_variates_the_baseline_is_subtracted_from_an_update():
     """Computed by hand: FedVARP with λ = 1/2; only the first round has client 1."""
     rounds = logic(m=2, k=2, name="full", variates=FedVARP())
     model = {"w": np.zeros(2)}
@@ -488,7 +479,7 @@ def test_with_variates_the_baseline_is_subtracted_from_an_update() -> None:
     assert moved(third)["w"].tolist() == [2.5, 2]
 
 
-def test_the_mean_of_the_variates_is_over_available_clients() -> None:
+def test_the_mean_of_the_variates_is_over_available_clients():
     rounds = logic(m=3, k=3, name="full", variates=FedVARP())
     model = {"w": np.zeros(1)}
     choose(rounds, 1)
@@ -500,7 +491,7 @@ def test_the_mean_of_the_variates_is_over_available_clients() -> None:
 
 
 @pytest.mark.parametrize("name", ["flics", "naive-group"])
-def test_with_variates_groups_keep_their_weight_over_time(name: str) -> None:
+def test_with_variates_groups_keep_their_weight_over_time(name):
     """Mean of 400 rounds; one of two groups, with other data, is available in a third of them."""
     groups = np.repeat([0, 1], 4)
     settings = {"groups": groups, "group_shares": (3.0, 1.0), "client_sizes": [1.0, 9, 1, 9, 1, 1, 1, 9]}
@@ -515,7 +506,7 @@ def test_with_variates_groups_keep_their_weight_over_time(name: str) -> None:
     assert total / 400 == pytest.approx([0.75, 0.25], abs=0.02)
 
 
-def test_a_selector_that_makes_up_for_missing_replies_is_not_corrected_twice() -> None:
+def test_a_selector_that_makes_up_for_missing_replies_is_not_corrected_twice():
     groups = {"groups": [0, 0, 1, 1]}
     with pytest.raises(ValueError, match="correction = 'rates': must be 'equal' with selector = 'flics'"):
         logic(name="flics", settings=groups, correction="rates")
@@ -532,13 +523,13 @@ def test_a_selector_that_makes_up_for_missing_replies_is_not_corrected_twice() -
         ([], 3, 2, 0),
     ],
 )
-def test_how_many_replies_are_enough(counts: list[int], k: int, quorum: int, enough: int) -> None:
+def test_how_many_replies_are_enough(counts, k, quorum, enough):
     ones = np.ones(len(counts))
     chosen = Selection(np.arange(len(counts)), np.array(counts, dtype=int), ones, ones, ones)
     assert enough_replies(chosen, k, quorum) == enough
 
 
-def test_the_state_has_all_parts() -> None:
+def test_the_state_has_all_parts():
     rounds = logic(m=6, k=3, name="adaptive-osmd", guard=True, correction="rates", variates=FedVARP())
     for number in (1, 2):
         chosen = rounds.choose(rounds.open(number))
@@ -547,16 +538,14 @@ def test_the_state_has_all_parts() -> None:
     assert {name.partition("/")[0] for name in state} == {"selector", "guard", "responses", "variates"}
 
 
-def test_a_state_with_unknown_parts_is_refused() -> None:
+def test_a_state_with_unknown_parts_is_refused():
     state = logic(correction="rates").state_dict()
     with pytest.raises(ValueError, match="'responses/asked': must have entries of selector only"):
         logic().load_state_dict(state)
 
 
-def test_new_clients_join_all_parts_of_the_round() -> None:
+def test_new_clients_join_all_parts_of_the_round():
     rounds = logic(correction="rates", guard=True)
     rounds.add_clients([1.0, 1.0])
-    assert rounds.guard is not None
-    assert rounds.responses is not None
     assert rounds.selector.num_clients == rounds.guard.state_dict()["pauses"].size == 6
     assert rounds.responses.rates(range(6)).size == 6

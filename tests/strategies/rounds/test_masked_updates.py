@@ -1,22 +1,19 @@
 """Updates that the server sees only as a sum: selection learns from norms that clients report."""
 
-from typing import Any
-
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp.strategy import FedAdam, FedMedian
 
 from strategies import SelectionStrategy
-from strategies.clients.reports import STATUS, Report
-from strategies.flower.messages import write_report
+from strategies.clients.reports import STATUS
 from strategies.options import Faults
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.selectors import create
 
-from ...support.toy_grid import Node, ToyGrid
-from ..test_strategy import model, run
+from ...support.federations import config_of, model, reply, weights
+from ...support.toy_grid import ToyGrid
+from ..test_strategy import run
 
 SIZES = {1: 10, 2: 20, 3: 70, 4: 40, 5: 5}
 
@@ -24,10 +21,10 @@ SIZES = {1: 10, 2: 20, 3: 70, 4: 40, 5: 5}
 class Masks:
     """Pairwise masks of the clients that train in a round: one adds what another subtracts."""
 
-    def __init__(self) -> None:
-        self.training: list[int] = []
+    def __init__(self):
+        self.training = []
 
-    def of(self, client: int, number: int) -> np.ndarray:
+    def of(self, client, number):
         mask = np.zeros(2)
         for other in self.training:
             pair = np.random.default_rng([number, *sorted((client, other))]).normal(0, 100, 2)
@@ -35,24 +32,20 @@ class Masks:
         return mask.astype(np.float32)
 
 
-def client(number: int, step: float, masks: Masks | None, silent: bool = False) -> Node:
-    def node(message: Message) -> Message | None:
-        report: dict[str, Any] = {"num_examples": SIZES[number]}
+def client(number, step, masks, silent=False):
+    def node(message):
+        report = {"num_examples": SIZES[number]}
         if message.metadata.message_type == STATUS:
-            return Message(write_report(Report(client_id=f"c{number}", **report)), reply_to=message)
+            return reply(message, client_id=f"c{number}", **report)
         if silent:
             return None
-        w = message.content.array_records["arrays"]["w"].numpy()
-        config = message.content.config_records["config"]
-        update = np.full(2, step, np.float32)
+        config, update = config_of(message), np.full(2, step, np.float32)
         if masks is not None:
             assert config["report-update-norm"]
             report["update_norm"] = float(np.linalg.norm(update))
-            weight = np.float32(config["update-weight"])  # type: ignore[arg-type]
-            update = weight * update + masks.of(number, int(config["server-round"]))  # type: ignore[arg-type]
-        content = write_report(Report(**report))
-        content["arrays"] = ArrayRecord({"w": Array(w + update)})
-        return Message(content, reply_to=message)
+            update = np.float32(config["update-weight"]) * update
+            update += masks.of(number, int(config["server-round"]))
+        return reply(message, weights(message) + update, **report)
 
     return node
 
@@ -60,11 +53,11 @@ def client(number: int, step: float, masks: Masks | None, silent: bool = False) 
 class MaskedGrid(ToyGrid):
     """Tells clients which others train, as a protocol for secure aggregation does."""
 
-    def __init__(self, nodes: dict[int, Node], masks: Masks) -> None:
+    def __init__(self, nodes, masks):
         super().__init__(nodes)
         self.masks = masks
 
-    def push_messages(self, messages: Any) -> list[str]:
+    def push_messages(self, messages):
         messages = list(messages)
         self.masks.training = [m.metadata.dst_node_id for m in messages if m.metadata.message_type == "train"]
         return super().push_messages(messages)
@@ -72,10 +65,12 @@ class MaskedGrid(ToyGrid):
 
 @pytest.mark.parametrize("selector", ["adaptive-osmd", "forecast", "md", "rpow-d"])
 @pytest.mark.parametrize("server_strategy", [None, FedAdam(fraction_evaluate=0.0)])
-def test_masks_change_nothing_but_rounding(selector: str, server_strategy: Any) -> None:
+def test_masks_change_nothing_but_rounding(selector, server_strategy):
     steps = {1: 1.0, 2: -0.5, 3: 0.2, 4: 3.0, 5: 0.7}
     options = {
         "selector": selector,
+        # What the default design of `forecast` remembers is hidden by masks.
+        "selector_settings": {"design": "own"} if selector == "forecast" else {},
         "rounds": 12,
         "clients_per_round": 3,
         "min_available_clients": 5,
@@ -93,7 +88,7 @@ def test_masks_change_nothing_but_rounding(selector: str, server_strategy: Any) 
     np.testing.assert_allclose(masked, plain, rtol=0, atol=2e-3)  # masks of 100 in float32, twelve times
 
 
-def test_a_round_with_a_missing_reply_is_skipped() -> None:
+def test_a_round_with_a_missing_reply_is_skipped():
     masks = Masks()
     grid = MaskedGrid({n: client(n, 1.0, masks, silent=n == 2) for n in (1, 2, 3)}, masks)
     w, records, _ = run(grid, rounds=2, masked_updates=True, faults=Faults(silence=False))
@@ -115,12 +110,12 @@ def test_a_round_with_a_missing_reply_is_skipped() -> None:
         ({"server_strategy": FedMedian()}, r"FedMedian\(\) with masked_updates = True: must step"),
     ],
 )
-def test_what_needs_single_updates_is_refused(options: dict[str, Any], message: str) -> None:
+def test_what_needs_single_updates_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SelectionStrategy(**{"selector": "uniform", **options}, clients_per_round=5, masked_updates=True)
 
 
-def test_norms_are_clipped_and_updates_are_not() -> None:
+def test_norms_are_clipped_and_updates_are_not():
     """A clipped update would no longer fit its mask."""
     steps = dict.fromkeys(SIZES, 1.0) | {4: 1000.0}
     masks = Masks()
@@ -132,7 +127,7 @@ def test_norms_are_clipped_and_updates_are_not() -> None:
     assert 3 in records[0].clipped
 
 
-def test_the_record_has_the_weights_that_clients_were_sent() -> None:
+def test_the_record_has_the_weights_that_clients_were_sent():
     """FLICS would use sizes that came with the replies, but clients have multiplied their updates already."""
     selector = create("flics", 3, clients_per_round=3, groups=[0, 1, 1], client_sizes=[10.0, 10, 10])
     rounds = RoundLogic(selector, Faults(guard=False), updates="masked")
@@ -142,5 +137,4 @@ def test_the_record_has_the_weights_that_clients_were_sent() -> None:
     replies = [Reply({"w": np.array([weight * 3 * (i + 1)])}) for i, weight in enumerate(told)]
     outcome = rounds.finish(chosen, {"w": np.zeros(1)}, replies)
     assert outcome.record.weights.tolist() == told.tolist()
-    assert outcome.arrays is not None
     assert outcome.arrays["w"] == pytest.approx(told @ [1, 2, 3])

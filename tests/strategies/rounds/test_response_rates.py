@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -7,7 +5,7 @@ from strategies.rounds.response_rates import ResponseRates
 from strategies.selectors import create
 
 
-def test_rates_are_drawn_towards_the_rate_of_all_clients() -> None:
+def test_rates_are_drawn_towards_the_rate_of_all_clients():
     """By hand: 3 of 4 and 0 of 2 replied, 3 of 6 in total; (3 + 1)/(6 + 1) is the rate of all clients."""
     rates = ResponseRates(3, strength=2.0, memory=1e9)
     for responded in ([True, False], [True, False]):
@@ -19,11 +17,11 @@ def test_rates_are_drawn_towards_the_rate_of_all_clients() -> None:
     assert rates.rates([0, 1, 2]) == pytest.approx(expected, rel=1e-6)
 
 
-def test_nothing_is_corrected_before_anything_is_known() -> None:
+def test_nothing_is_corrected_before_anything_is_known():
     assert ResponseRates(3).correct([0.5, 0.0, 1.0], [2, 0, 1], [True, False, True]).tolist() == [0.5, 0, 1]
 
 
-def test_equal_rates_change_nothing() -> None:
+def test_equal_rates_change_nothing():
     rates = ResponseRates(4)
     for number in range(8):
         rates.observe(range(4), [number % 2 == 0] * 4)
@@ -32,7 +30,7 @@ def test_equal_rates_change_nothing() -> None:
     assert rates.correct(weights, range(4), responded) == pytest.approx(weights)
 
 
-def test_the_sum_of_equal_weights_stays() -> None:
+def test_the_sum_of_equal_weights_stays():
     rates = ResponseRates(3)
     for _ in range(20):
         rates.observe([0, 1, 2], [True, True, False])
@@ -42,13 +40,13 @@ def test_the_sum_of_equal_weights_stays() -> None:
     assert corrected[1] == 0
 
 
-def test_without_any_reply_weights_stay() -> None:
+def test_without_any_reply_weights_stay():
     rates = ResponseRates(2)
     assert rates.correct([0.0, 0.0], [0, 1], [False, False]).tolist() == [0, 0]
     assert rates.correct([], np.array([], int), []).size == 0
 
 
-def test_a_client_that_hardly_ever_replies_does_not_dominate() -> None:
+def test_a_client_that_hardly_ever_replies_does_not_dominate():
     rates = ResponseRates(2, limit=4.0)
     for _ in range(1000):
         rates.observe([0, 1], [True, False])
@@ -56,7 +54,7 @@ def test_a_client_that_hardly_ever_replies_does_not_dominate() -> None:
     assert rates.rates([1])[0] == pytest.approx(everyone / 4, rel=0.05)
 
 
-def test_old_replies_fade() -> None:
+def test_old_replies_fade():
     rates = ResponseRates(2, memory=10)
     for _ in range(100):
         rates.observe([0, 1], [True, True])
@@ -66,7 +64,7 @@ def test_old_replies_fade() -> None:
     assert rates.rates([1])[0] > 0.8
 
 
-def simulate(rates: ResponseRates, rounds: int, known: bool) -> tuple[np.ndarray, np.ndarray]:
+def simulate(rates, rounds, known):
     """Return the errors (rounds, 2) of corrected and of uncorrected aggregates, in rounds with replies.
 
     Clients answer with probability .95 (half of them) or .3, whose updates differ; ``known``: a long past.
@@ -94,7 +92,7 @@ def simulate(rates: ResponseRates, rounds: int, known: bool) -> tuple[np.ndarray
     return np.array(corrected) - target, np.array(plain) - target
 
 
-def test_known_rates_leave_no_bias_unless_normalised() -> None:
+def test_known_rates_leave_no_bias_unless_normalised():
     """Mean of 3,000 rounds within 4 standard errors of the target, plus the error of rates from 3,000 rounds.
 
     The estimate of a rate of .3 from about 3,000 questions is off by .008, and 1/ρ by 3 %, each client's on
@@ -107,7 +105,7 @@ def test_known_rates_leave_no_bias_unless_normalised() -> None:
     assert plain.mean(axis=0)[1] > 0.4  # .95/(.95 + .3) of the replies come from the first half
 
 
-def test_normalised_the_common_part_is_exact_and_the_rest_nearly() -> None:
+def test_normalised_the_common_part_is_exact_and_the_rest_nearly():
     """The bias of a ratio, with S' = 6 replies of unlike clients, is a quarter of the corrected bias, .52."""
     rates = ResponseRates(40, memory=1e6)
     errors, plain = simulate(rates, 3000, known=True)
@@ -117,12 +115,12 @@ def test_normalised_the_common_part_is_exact_and_the_rest_nearly() -> None:
 
 
 @pytest.mark.parametrize("normalised", [True, False])
-def test_rates_are_learned_on_the_way(normalised: bool) -> None:
+def test_rates_are_learned_on_the_way(normalised):
     errors, plain = simulate(ResponseRates(40, normalised=normalised), 3000, known=False)
     assert abs(errors[1000:].mean(axis=0)[1]) < (0.35 if normalised else 0.15) * plain[1000:].mean(axis=0)[1]
 
 
-def test_rates_go_on_bit_for_bit_from_their_state() -> None:
+def test_rates_go_on_bit_for_bit_from_their_state():
     rng = np.random.default_rng(1)
     one, other = ResponseRates(5), ResponseRates(3)
     one.add_clients(2)
@@ -134,7 +132,7 @@ def test_rates_go_on_bit_for_bit_from_their_state() -> None:
     assert one.rates(range(7)).tobytes() == other.rates(range(7)).tobytes()
 
 
-GOOD: dict[str, Any] = {"asked": [3.0, 1.0], "answered": [2.0, 1.0], "totals": [4.0, 3.0]}
+GOOD = {"asked": [3.0, 1.0], "answered": [2.0, 1.0], "totals": [4.0, 3.0]}
 
 
 @pytest.mark.parametrize(
@@ -148,7 +146,7 @@ GOOD: dict[str, Any] = {"asked": [3.0, 1.0], "answered": [2.0, 1.0], "totals": [
         ({"extra": [1.0]}, "keys"),
     ],
 )
-def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
+def test_a_state_that_does_not_fit_is_refused(change, message):
     rates = ResponseRates(2)
     rates.load_state_dict(GOOD)
     before = rates.state_dict()

@@ -1,7 +1,6 @@
 """How long a round waits, and whom it does without; hand-computed cases of a few clients."""
 
 from math import inf, nan
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +11,7 @@ from strategies.rounds.waiting.silent_clients import KINDS, Patience
 from strategies.selectors import create
 
 
-def exchange(
-    patience: Patience,
-    round: int,
-    clients: list[int],
-    seconds: list[float],
-    kind: str = "train",
-    limit: float = 60.0,
-) -> float:
+def exchange(patience, round, clients, seconds, kind="train", limit=60.0):
     """Play an exchange in which the clients answer after so many seconds; return how long it lasts."""
     wait = patience.wait(kind, round, np.array(clients), limit)
     now = 0.0
@@ -33,7 +25,7 @@ def exchange(
     return ended
 
 
-def test_a_wait_ends_when_nobody_can_be_expected_any_more() -> None:
+def test_a_wait_ends_when_nobody_can_be_expected_any_more():
     patience = Patience(6, shortest=1.0)
     # Nobody is known: three times as long as four of five needed, 4 s.
     assert exchange(patience, 1, [0, 1, 2, 3], [2.0, 3.0, 4.0, inf]) == 12.0
@@ -44,7 +36,7 @@ def test_a_wait_ends_when_nobody_can_be_expected_any_more() -> None:
     assert exchange(patience, 10, [0, 2], [2.0, 4.0]) == 4.0
 
 
-def test_one_instant_answer_does_not_end_the_first_exchange_of_a_run() -> None:
+def test_one_instant_answer_does_not_end_the_first_exchange_of_a_run():
     patience = Patience(200, shortest=1.0)
     seconds = [0.01, 0.01, 7.0, 8.0, inf, 30.0]
     assert exchange(patience, 1, list(range(6)), seconds, limit=3600.0) == 3 * 8.0
@@ -60,19 +52,17 @@ def test_one_instant_answer_does_not_end_the_first_exchange_of_a_run() -> None:
 @pytest.mark.parametrize(
     ("shortest", "limit", "ended"), [(1.0, 60.0, 3.0), (5.0, 60.0, 5.0), (5.0, 2.0, 2.0)]
 )
-def test_a_wait_is_neither_too_short_nor_longer_than_its_limit(
-    shortest: float, limit: float, ended: float
-) -> None:
+def test_a_wait_is_neither_too_short_nor_longer_than_its_limit(shortest, limit, ended):
     assert exchange(Patience(100, shortest), 1, [0, 1], [1.0, inf], limit=limit) == ended
 
 
-def test_without_a_shortest_wait_every_wait_lasts_until_its_limit() -> None:
+def test_without_a_shortest_wait_every_wait_lasts_until_its_limit():
     patience = Patience(2, inf, quarantines=False)
     assert exchange(patience, 1, [0, 1], [1.0, inf]) == 60.0
     assert patience.quarantined(2).size == 0
 
 
-def test_the_wait_doubles_while_most_clients_are_silent() -> None:
+def test_the_wait_doubles_while_most_clients_are_silent():
     patience = Patience(5, shortest=0.1, quarantines=False)
     exchange(patience, 1, [0, 1, 2, 3], [1.0, 1.0, 1.0, 1.0])
     ends = [exchange(patience, round, [0, 1, 2, 3], [inf] * 4) for round in range(2, 6)]
@@ -85,9 +75,7 @@ def test_the_wait_doubles_while_most_clients_are_silent() -> None:
     ("m", "limit", "ended"),
     [(100, inf, 3.0), (20, inf, 5.0), (10, inf, 20.0), (5, inf, 80.0), (5, 60.0, 12.0), (5, 10.0, 3.0)],
 )
-def test_a_client_of_unknown_speed_gets_more_time_in_a_small_federation(
-    m: int, limit: float, ended: float
-) -> None:
+def test_a_client_of_unknown_speed_gets_more_time_in_a_small_federation(m, limit, ended):
     """At most a fifth of the limit, unless three times the usual time is more. A silent client gets it
     once."""
     patience = Patience(m, shortest=0.1)
@@ -95,7 +83,7 @@ def test_a_client_of_unknown_speed_gets_more_time_in_a_small_federation(
     assert exchange(patience, 6, [0, 1, 2, 3], [1.0, 1.0, 1.0, inf], limit=limit) == 2.0
 
 
-def test_a_wait_begins_anew_when_more_of_an_answer_has_arrived() -> None:
+def test_a_wait_begins_anew_when_more_of_an_answer_has_arrived():
     patience = Patience(100, shortest=0.1)
     exchange(patience, 1, [0, 1], [1.0, 1.0])
     wait = patience.wait("train", 2, np.array([0, 1]), 60.0)
@@ -109,7 +97,7 @@ def test_a_wait_begins_anew_when_more_of_an_answer_has_arrived() -> None:
     assert patience.quarantined(3).tolist() == [1]
 
 
-def test_a_quorum_of_one_does_not_count_on_clients_that_were_silent_lately() -> None:
+def test_a_quorum_of_one_does_not_count_on_clients_that_were_silent_lately():
     patience = Patience(100, shortest=0.1)
     exchange(patience, 1, [0, 1], [1.0, inf])
     for client, quorum, is_short in ((2, 1, True), (1, 1, False), (1, 2, False)):
@@ -121,7 +109,7 @@ def test_a_quorum_of_one_does_not_count_on_clients_that_were_silent_lately() -> 
     assert not both.is_short(2)
 
 
-def test_errors_are_no_times_and_quarantine_from_the_second_one_on() -> None:
+def test_errors_are_no_times_and_quarantine_from_the_second_one_on():
     patience, quarantined = Patience(100, shortest=0.1), []
     for round in (1, 2, 20, 100):
         wait = patience.wait("train", round, np.array([0, 1]), 60.0)
@@ -137,7 +125,7 @@ def test_errors_are_no_times_and_quarantine_from_the_second_one_on() -> None:
     assert patience._debts[1].tolist() == [0, 8, 0]
 
 
-def test_a_client_that_is_slow_on_purpose_delays_rounds_until_the_deadline_at_most() -> None:
+def test_a_client_that_is_slow_on_purpose_delays_rounds_until_the_deadline_at_most():
     """It answers just in time, each time nearly three times as late."""
     patience = Patience(20, shortest=1.0)
     slow, lasted = 1.0, []
@@ -150,7 +138,7 @@ def test_a_client_that_is_slow_on_purpose_delays_rounds_until_the_deadline_at_mo
     assert lasted[2] <= 9.0
 
 
-def test_a_silent_client_is_asked_ever_more_rarely() -> None:
+def test_a_silent_client_is_asked_ever_more_rarely():
     patience = Patience(4, shortest=1.0)
     asked = []
     for round in range(1, 301):
@@ -160,8 +148,8 @@ def test_a_silent_client_is_asked_ever_more_rarely() -> None:
     assert asked == [1, 6, 23, 88, 153, 218, 283]
 
 
-def test_three_answers_take_back_a_silence() -> None:
-    def next_quarantine(answers: int) -> int:
+def test_three_answers_take_back_a_silence():
+    def next_quarantine(answers):
         patience = Patience(2, shortest=1.0)
         exchange(patience, 1, [0, 1], [1.0, inf])
         for round in range(6, 6 + answers):
@@ -172,7 +160,7 @@ def test_three_answers_take_back_a_silence() -> None:
     assert [next_quarantine(answers) for answers in range(5)] == [16, 10, 6, 4, 4]
 
 
-def test_answers_to_polls_do_not_make_up_for_silence_in_training() -> None:
+def test_answers_to_polls_do_not_make_up_for_silence_in_training():
     patience = Patience(2, shortest=1.0)
     for round in (1, 6):
         exchange(patience, round, [0, 1], [0.1, 0.1], "poll")
@@ -181,7 +169,7 @@ def test_answers_to_polls_do_not_make_up_for_silence_in_training() -> None:
     assert exchange(patience, 30, [0, 1], [0.1, 0.1], "poll") == 0.1
 
 
-def test_a_late_answer_tells_that_a_client_is_slow_and_not_silent() -> None:
+def test_a_late_answer_tells_that_a_client_is_slow_and_not_silent():
     patience = Patience(100, shortest=1.0)
     exchange(patience, 1, [0, 1, 2], [1.0, 1.0, 1.0])
     wait = patience.wait("train", 2, np.array([0, 3]), 60.0)
@@ -193,7 +181,7 @@ def test_a_late_answer_tells_that_a_client_is_slow_and_not_silent() -> None:
     assert exchange(patience, 3, [0, 3], [1.0, 8.0]) == 8.0
 
 
-def test_late_answers_end_a_quarantine_however_often_the_client_was_asked() -> None:
+def test_late_answers_end_a_quarantine_however_often_the_client_was_asked():
     """It is asked in rounds 1, 6 and 23; the answer to the first message shows that it is slow."""
     patience, waits = Patience(100, shortest=1.0), []
     for round in (1, 6, 23):
@@ -206,7 +194,7 @@ def test_late_answers_end_a_quarantine_however_often_the_client_was_asked() -> N
     assert exchange(patience, 24, [0, 1], [10.0, 400.0], limit=3600.0) == 400.0
 
 
-def test_late_answers_to_polls_do_not_end_a_quarantine_for_never_training() -> None:
+def test_late_answers_to_polls_do_not_end_a_quarantine_for_never_training():
     patience = Patience(100, shortest=1.0)
     for round in (1, 6):
         exchange(patience, round, [0, 1], [1.0, inf])
@@ -217,7 +205,7 @@ def test_late_answers_to_polls_do_not_end_a_quarantine_for_never_training() -> N
     assert patience.quarantined(8).tolist() == [1]
 
 
-def test_a_client_for_which_a_round_does_not_wait_is_not_silent() -> None:
+def test_a_client_for_which_a_round_does_not_wait_is_not_silent():
     patience = Patience(3, shortest=1.0)
     wait = patience.wait("train", 1, np.array([0, 1, 2]), 60.0)
     wait.answered(0, 1.0)
@@ -227,7 +215,7 @@ def test_a_client_for_which_a_round_does_not_wait_is_not_silent() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "silent"), [(0.5, []), (20.0, [2])])
-def test_who_goes_offline_is_silent_if_the_round_has_waited(seconds: float, silent: list[int]) -> None:
+def test_who_goes_offline_is_silent_if_the_round_has_waited(seconds, silent):
     patience = Patience(3, shortest=1.0)
     exchange(patience, 1, [0, 1, 2], [10.0, 10.0, 10.0])
     wait = patience.wait("train", 2, np.array([0, 1, 2]), 60.0)
@@ -239,17 +227,16 @@ def test_who_goes_offline_is_silent_if_the_round_has_waited(seconds: float, sile
     assert patience.quarantined(3).tolist() == silent
 
 
-def rounds_of(silent: list[int], m: int = 8, **faults: Any) -> RoundLogic:
+def rounds_of(silent, m=8, **faults):
     logic = RoundLogic(create("uniform", m, clients_per_round=2), Faults(**faults), shortest_deadline=1.0)
     wait = logic.wait("train", 1, np.arange(m), 60.0)
-    assert wait is not None
     for client in set(range(m)) - set(silent):
         wait.answered(client, 1.0)
     wait.close(60.0)
     return logic
 
 
-def test_silent_clients_are_not_selectable() -> None:
+def test_silent_clients_are_not_selectable():
     logic = rounds_of([2, 5])
     everyone, some = logic.open(2), logic.open(2, np.array([1, 2, 3, 4]))
     assert (everyone.num_available, everyone.quarantined.tolist()) == (6, [2, 5])
@@ -258,24 +245,23 @@ def test_silent_clients_are_not_selectable() -> None:
     assert logic.open(6).quarantined.size == 0
 
 
-def test_if_most_clients_are_silent_none_is_quarantined() -> None:
+def test_if_most_clients_are_silent_none_is_quarantined():
     assert rounds_of([0, 1, 2, 3]).open(2).silent.tolist() == [0, 1, 2, 3]
     assert rounds_of([0, 1, 2, 3, 4]).open(2).silent.size == 0
     assert rounds_of([0], m=2, quorum=2).open(2).silent.size == 0
     assert rounds_of(list(range(8))).open(2).num_available == 8
 
 
-def test_without_silence_nobody_is_quarantined_and_waits_are_learned() -> None:
+def test_without_silence_nobody_is_quarantined_and_waits_are_learned():
     logic = rounds_of([2, 5], silence=False)
     assert logic.open(2).quarantined.size == 0
     wait = logic.wait("train", 2, np.array([0, 2]), 60.0)
-    assert wait is not None
     wait.answered(0, 1.0)
     assert wait.end() == 12.0  # a fifth of the limit
 
 
-def test_patience_goes_on_bit_for_bit_from_its_state() -> None:
-    def play(patience: Patience, rounds: range) -> list[float]:
+def test_patience_goes_on_bit_for_bit_from_its_state():
+    def play(patience, rounds):
         ends = []
         for round in rounds:
             rng = np.random.default_rng(round)
@@ -307,6 +293,6 @@ def test_patience_goes_on_bit_for_bit_from_its_state() -> None:
         ({"train/back_off": np.array(99)}, r"state\['back_off'\] = 99"),
     ],
 )
-def test_a_wrong_state_is_refused(change: dict[str, Any], message: str) -> None:
+def test_a_wrong_state_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         Patience(3, 1.0).load_state_dict({**Patience(3, 1.0).state_dict(), **change})

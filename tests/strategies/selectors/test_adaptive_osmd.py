@@ -6,21 +6,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from strategies.selectors import Selection, create
+from strategies.selectors import create
 
 from ...support.section_f import ROUNDS, K, M, relative_regret
-from ...support.selections import feedback
+from ...support.selections import drawn, feedback
 
 
 def osmd(num_clients, **arguments):
     return create("adaptive-osmd", num_clients, **({"clients_per_round": 2, "num_rounds": 50} | arguments))
-
-
-def drawn(clients, counts, p):
-    """The selection that so many draws with replacement from p make."""
-    clients, counts = np.array(clients), np.array(counts)
-    importance = counts / (counts.sum() * p[clients])
-    return Selection(clients, counts, p[clients], importance, importance / p.size)
 
 
 def test_hand_computed():

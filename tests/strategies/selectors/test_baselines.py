@@ -5,27 +5,19 @@ import math
 import numpy as np
 import pytest
 
-from strategies.selectors import Selection
-from strategies.selectors.baselines.full import FullSelector
 from strategies.selectors.baselines.optimal import OptimalSelector
+from strategies.selectors.baselines.uniform import FullSelector
 from strategies.selectors.importance.avare import AvareSelector
-from strategies.selectors.importance.lipschitz_is import LipschitzISSelector
+from strategies.selectors.importance.importance import LipschitzISSelector
 from strategies.selectors.importance.mabs import MABSSelector
 from strategies.selectors.importance.vrb import VRBSelector
 
 from ...support.section_f import ROUNDS, K, M, relative_regret
-from ...support.selections import feedback
+from ...support.selections import drawn, feedback, whole_p
 
 
 def make(kind, num_clients, **arguments):
     return kind(num_clients, **({"clients_per_round": 2, "num_rounds": 100, "seed": 3} | arguments))
-
-
-def drawn(clients, counts, p):
-    """The selection that so many draws with replacement from p make."""
-    clients, counts = np.array(clients), np.array(counts)
-    importance = counts / (counts.sum() * p[clients])
-    return Selection(clients, counts, p[clients], importance, importance / p.size)
 
 
 def learn(selector, clients, norms):
@@ -64,24 +56,13 @@ def ask(selector, values, round=1, kind="update_norm", **who):
     return selector.select(round, candidates=candidates, reports={kind: values[candidates]}, **who)
 
 
-def p_of(selector, select):
-    """The whole p of a selector, from as many rounds as it takes to draw every client."""
-    p = np.full(selector.num_clients, np.nan)
-    for round in range(5000):
-        selection = select(round)
-        p[selection.clients] = selection.probabilities
-        if not np.isnan(p).any():
-            return p
-    raise AssertionError("somebody is never drawn")
-
-
 def test_optimal_by_hand():
     """λ = (1, 2, 1)/4 and norms (4, 1, 2): λ||g|| is in proportion to 4, 2, 2."""
     selector = make(OptimalSelector, 3, client_sizes=[1.0, 2.0, 1.0], floor=1e-9)
     norms = np.array([4.0, 1.0, 2.0])
-    p = p_of(selector, lambda round: ask(selector, norms, round))
+    p = whole_p(selector.num_clients, lambda round: ask(selector, norms, round))
     np.testing.assert_allclose(p, [0.5, 0.25, 0.25], rtol=1e-8)
-    p = p_of(selector, lambda round: ask(selector, 1000 * norms, round))
+    p = whole_p(selector.num_clients, lambda round: ask(selector, 1000 * norms, round))
     np.testing.assert_allclose(p, [0.5, 0.25, 0.25], rtol=1e-8)
 
 
@@ -105,7 +86,7 @@ def test_optimal_at_the_largest_norms_and_at_none():
     for norms in ([1e308, 1e308, 1e-300], [1e-320, 5e-324, 0.0]):
         assert np.isfinite(ask(selector, np.array(norms)).weights).all()
     equal = make(OptimalSelector, 4, client_sizes=[1.0, 1.0, 1.0, 5.0], floor=1e-9)
-    p = p_of(equal, lambda round: ask(equal, np.zeros(4), round))  # nothing known: p = λ
+    p = whole_p(4, lambda round: ask(equal, np.zeros(4), round))  # nothing known: p = λ
     np.testing.assert_allclose(p, [0.125, 0.125, 0.125, 0.625], rtol=1e-7)
     np.testing.assert_allclose(equal.probabilities, p, rtol=1e-15)
 

@@ -295,15 +295,18 @@ def test_relabelling_clients_permutes_and_changes_nothing_else(make):
     np.testing.assert_allclose(other.probabilities[new], selector.probabilities, rtol=1e-12)
 
 
-@pytest.mark.parametrize("replacement", [True, False])
+LEARN_NORMS = ["osmd", "adaptive-osmd", "adaptive-doubling-osmd", "mabs", "vrb", "avare", "forecast"]
+
+
 @pytest.mark.parametrize(
-    "name", ["osmd", "adaptive-osmd", "adaptive-doubling-osmd", "mabs", "vrb", "avare", "forecast"]
+    ("name", "settings"),
+    [(name, {"replacement": replacement}) for name in LEARN_NORMS for replacement in (True, False)]
+    + [("k-vib", {})],
 )
-def test_units_of_norms_and_sizes_change_nothing(name, replacement):
-    settings = SETTINGS.get(name, {}) | {"clients_per_round": 2, "num_rounds": 100, "seed": 3}
+def test_units_of_norms_and_sizes_change_nothing(name, settings):
+    settings |= SETTINGS.get(name, {}) | {"clients_per_round": 2, "num_rounds": 100, "seed": 3}
     plain, norms_1000, sizes_7 = (
-        create(name, M, client_sizes=scale * SIZES, replacement=replacement, **settings)
-        for scale in (1, 1, 7)
+        create(name, M, client_sizes=scale * SIZES, **settings) for scale in (1, 1, 7)
     )
     for round in range(1, 51):
         chosen = plain.select(round)

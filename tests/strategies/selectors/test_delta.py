@@ -5,14 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from strategies.selectors import Selection, settings_of_run
+from strategies.selectors import settings_of_run
 from strategies.selectors.delta.cluster_is import ClusterISSelector, _boundaries
-from strategies.selectors.delta.delta import DeltaSelector
-from strategies.selectors.delta.fed_is import FedISSelector
-from strategies.selectors.delta.prac_delta import PracDeltaSelector
-from strategies.selectors.delta.prac_is import PracISSelector
+from strategies.selectors.delta.delta import DeltaSelector, FedISSelector
+from strategies.selectors.delta.practical import PracDeltaSelector, PracISSelector
 
-from ...support.selections import feedback
+from ...support import selections
+from ...support.selections import feedback, whole_p
 
 NO_FLOOR = 1e-9
 
@@ -29,14 +28,7 @@ def ask(selector, reports, round=1, **who):
 
 
 def p_of(selector, reports):
-    """The whole p of a selector, from as many rounds as it takes to draw every client."""
-    p = np.full(selector.num_clients, np.nan)
-    for round in range(5000):
-        selection = ask(selector, reports, round)
-        p[selection.clients] = selection.probabilities
-        if not np.isnan(p).any():
-            return p
-    raise AssertionError("somebody is never drawn")
+    return whole_p(selector.num_clients, lambda round: ask(selector, reports, round))
 
 
 def of(gradients):
@@ -50,10 +42,7 @@ def of(gradients):
 
 def drawn(clients, m):
     """The selection of one draw each, from the uniform distribution."""
-    clients = np.array(clients)
-    p = np.full(clients.size, 1 / m)
-    importance = np.full(clients.size, m / clients.size)
-    return Selection(clients, np.ones(clients.size, dtype=int), p, importance, importance / m)
+    return selections.drawn(clients, np.ones(len(clients), dtype=int), np.full(m, 1 / m))
 
 
 # DELTA and FedIS with full information

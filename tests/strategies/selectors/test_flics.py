@@ -558,7 +558,7 @@ def test_quotas_are_biased_only_where_groups_are_scarce():
     assert selector.unbiased == "none"
 
 
-def weight_of_the_last_three(lone_groups: str, since: int, rounds: int = 60) -> tuple[float, float]:
+def weight_of_the_last_three(lone_groups, since, rounds=60):
     """Three of twenty clients, each a group of its own, stay away before round `since`.
 
     Return their share of all weights, and the largest weight of an update.
@@ -576,7 +576,7 @@ def weight_of_the_last_three(lone_groups: str, since: int, rounds: int = 60) -> 
 
 
 @pytest.mark.parametrize("since", [10, 31, 50])
-def test_a_client_that_is_a_group_of_its_own_does_not_make_up_for_missed_rounds(since: int):
+def test_a_client_that_is_a_group_of_its_own_does_not_make_up_for_missed_rounds(since):
     """Their share of the data is .15. The paper's form gives them .35 if they come in round 50 of 60."""
     present = (61 - since) / 60
     share, largest = weight_of_the_last_three("clients", since)

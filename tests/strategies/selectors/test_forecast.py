@@ -279,7 +279,7 @@ def test_k_draws_are_one_from_each_kth_of_the_mass(monkeypatch, lazy_from, absen
     Independent draws stand in for the absent, so that there is no such bound then.
     """
     monkeypatch.setattr(ForecastSelector, "lazy_from", lazy_from)
-    selector = make(40, client_sizes=np.geomspace(1, 50, 40), clients_per_round=10)
+    selector = make(40, client_sizes=np.geomspace(1, 50, 40), clients_per_round=10, design="own")
     for round in range(1, 5):
         everybody = np.arange(40)
         selector.update(round, drawn(everybody), feedback(1.0 + everybody % 7))
@@ -447,11 +447,9 @@ def test_a_state_of_another_form_is_refused(spoil, text):
 def regret(kind, name):
     total = 0.0
     for seed in (101, 102):
-        total += regret_on_stream(
-            lambda sizes, seed=seed: kind(sizes.size, client_sizes=sizes, clients_per_round=5, seed=seed),
-            make_stream(name, seed, 40, 250),
-            5,
-        )
+        stream = make_stream(name, seed, 40, 250)
+        selector = kind(40, client_sizes=stream.sizes, clients_per_round=5, seed=seed)
+        total += regret_on_stream(selector, stream, 5)
     return total
 
 
@@ -478,14 +476,11 @@ def test_a_query_before_the_first_round_saves_the_exploration():
         total = 0.0
         for seed in (101, 102):
             stream = make_stream("static", seed, 40, 100)
-
-            def create(sizes, seed=seed, stream=stream):
-                known = {"update_norms": stream.norms[0]} if informed else {}
-                return ForecastSelector(
-                    sizes.size, client_sizes=sizes, clients_per_round=5, seed=seed, **known
-                )
-
-            total += regret_on_stream(create, stream, 5)
+            known = {"update_norms": stream.norms[0]} if informed else {}
+            selector = ForecastSelector(
+                40, client_sizes=stream.sizes, clients_per_round=5, seed=seed, **known
+            )
+            total += regret_on_stream(selector, stream, 5)
         return total
 
     assert lost(informed=True) < 0.2 * lost(informed=False)
@@ -511,3 +506,14 @@ def test_sizes_that_change_by_any_factor_leave_probabilities(name, sizes, change
         p = selector.probabilities
         assert p.sum() == pytest.approx(1)
         assert (p > 0).all()
+
+
+def test_draws_are_balanced_by_default_also_after_a_run_that_remembered_nothing():
+    old, new = make(40, clients_per_round=10, design="own"), make(40, clients_per_round=10)
+    assert (old.uses_sketches, new.uses_sketches) == (False, True)
+    old.update(1, drawn(np.arange(40)), feedback(1.0 + np.arange(40) % 7))
+    new.load_state_dict(old.state_dict())
+    np.testing.assert_array_equal(new.probabilities, old.probabilities)
+    selection = new.select(2)
+    assert np.unique(selection.clients).size == 10  # distinct, and not one in each tenth of the mass
+    assert (selection.counts == 1).all()

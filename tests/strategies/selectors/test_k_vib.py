@@ -1,11 +1,11 @@
-"""K-Vib: the paper's probabilities and rates by hand, coins, cumulated squares, units."""
+"""K-Vib: the paper's probabilities and rates by hand, coins, cumulated squares."""
 
 import numpy as np
 import pytest
 
 from strategies.selectors import Selection, create
 
-from ...support.selections import feedback, norm_of, play
+from ...support.selections import feedback, play
 
 
 def made(m=4, k=2, rounds=16, **more):
@@ -82,17 +82,6 @@ def test_each_client_has_a_coin_of_its_own():
     size = inside.sum(axis=1)
     assert set(size) >= {0, 1, 2, 3, 4}
     assert size.var() == pytest.approx((p * (1 - p)).sum(), rel=0.15)
-
-
-def test_units_of_norms_and_sizes_change_nothing():
-    sizes = np.array([1.0, 9.0, 2.0, 4.0, 30.0])
-    plain, norms_1000, sizes_7 = (made(5, client_sizes=scale * sizes) for scale in (1, 1, 7))
-    for round in range(1, 30):
-        chosen = plain.select(round)
-        for each, unit in ((plain, 1), (norms_1000, 1000), (sizes_7, 1)):
-            each.update(round, chosen, feedback(unit * norm_of(chosen.clients, round)))
-            np.testing.assert_allclose(each.probabilities, plain.probabilities, rtol=1e-10)
-    assert plain.probabilities.max() > 1.1 * plain.probabilities.min()
 
 
 def test_absent_clients_leave_k_expected_draws_among_the_others():

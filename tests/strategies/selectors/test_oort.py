@@ -137,7 +137,7 @@ def test_a_client_without_a_loss_and_odd_durations_stop_nothing():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_client_that_always_fails_is_selected_no_more_often_than_others(seed: int):
+def test_a_client_that_always_fails_is_selected_no_more_often_than_others(seed):
     """A failed exploration is an exploration, so the client is not explored again in each round."""
     selector, draws = create("oort", 6, clients_per_round=2, seed=seed), np.zeros(6)
     for round in range(1, 121):

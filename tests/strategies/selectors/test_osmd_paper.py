@@ -286,7 +286,7 @@ def test_without_replacement_the_feedback_has_the_importance_of_algorithm_6():
     assert selector.probabilities.max() > 1.3 * selector.probabilities.min()
 
 
-def error_without_replacement(p: np.ndarray, norms: np.ndarray) -> float:
+def error_without_replacement(p, norms):
     """Return E‖g̃ - J‖² of Algorithm 6's estimate with K = 2, for orthogonal λ g of these norms."""
     error = 0.0
     for first, second in permutations(range(p.size), 2):

@@ -6,11 +6,13 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from strategies.selectors.power_of_choice.adapow_d import AdaPowDSelector
 from strategies.selectors.power_of_choice.afl import AFLSelector
-from strategies.selectors.power_of_choice.cpow_d import CPowDSelector
-from strategies.selectors.power_of_choice.pow_d import PowDSelector
-from strategies.selectors.power_of_choice.rpow_d import RPowDSelector
+from strategies.selectors.power_of_choice.pow_d import (
+    AdaPowDSelector,
+    CPowDSelector,
+    PowDSelector,
+    RPowDSelector,
+)
 
 from ...support.selections import feedback
 

@@ -14,16 +14,16 @@ from tasks.federated_data import FederatedData
 
 
 @pytest.fixture(autouse=True)
-def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def _as_before(monkeypatch):
     monkeypatch.setattr(registry, "_SELECTORS", dict(registry._SELECTORS))
 
 
-def test_the_example_runs() -> None:
+def test_the_example_runs():
     assert doctest.testmod(registry).failed == 0
     assert "by-square-root" in selectors.available()
 
 
-def test_a_strategy_and_the_simulator_take_it_by_its_name() -> None:
+def test_a_strategy_and_the_simulator_take_it_by_its_name():
     @selectors.register
     class Mine(MultinomialSelector):
         name = "mine"
@@ -43,7 +43,7 @@ def test_a_strategy_and_the_simulator_take_it_by_its_name() -> None:
     assert records["mine"] == records["md"]
 
 
-def test_a_name_belongs_to_one() -> None:
+def test_a_name_belongs_to_one():
     class Other(MultinomialSelector):
         name = "uniform"
 

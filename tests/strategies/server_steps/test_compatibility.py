@@ -2,10 +2,8 @@
 
 import gc
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,13 +25,12 @@ from flwr.serverapp.strategy import (
     Krum,
     MultiKrum,
     QFedAvg,
-    Strategy,
 )
 from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig, SamplingMethod
 
 from strategies.flower.exchanges import NodesGrid
 from strategies.selectors import create
-from strategies.server_steps.compatibility import Cell, View, examples, matrix, table, view_of
+from strategies.server_steps.compatibility import View, examples, matrix, table, view_of
 from strategies.server_steps.replies import Contribution
 from strategies.server_steps.step import ServerStep, Step
 
@@ -48,13 +45,13 @@ NAMES = list(examples())
 
 
 @pytest.fixture(autouse=True)
-def without_flowers_garbage_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_flowers_garbage_collections(monkeypatch):
     """QFedAvg and Bulyan collect all garbage of the process for each array; tests hold much."""
     monkeypatch.setattr(gc, "collect", lambda *generation: 0)
 
 
 PRIVATE = {"noise_multiplier": 0.0, "num_sampled_clients": 99}
-ARGUMENTS: dict[str, dict[str, Any]] = {
+ARGUMENTS = {
     "FedAvgM": {"server_learning_rate": 0.7, "server_momentum": 0.9},
     **{name: {"eta": 0.3} for name in ("FedAdam", "FedYogi", "FedAdagrad")},
     "FedProx": {"proximal_mu": 0.25},
@@ -64,24 +61,24 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def make(name: str) -> Strategy:
+def make(name):
     """A strategy whose step has a closed form: no noise, and clips that nobody reaches."""
     kind = getattr(shipped, name)
     if not name.startswith("DifferentialPrivacy"):
-        return kind(**ARGUMENTS.get(name, {}))  # type: ignore[no-any-return]
+        return kind(**ARGUMENTS.get(name, {}))
     norm = {"initial_clipping_norm" if "Adaptive" in name else "clipping_norm": 1e6}
-    return kind(FedAvg(), **PRIVATE, **norm)  # type: ignore[no-any-return]
+    return kind(FedAvg(), **PRIVATE, **norm)
 
 
-def first_model() -> Model:
+def first_model():
     return {"w": np.array([1.0, -2.0, 0.5], np.float32), "b": np.array(0.25, np.float32)}
 
 
-def record(arrays: Model) -> ArrayRecord:
+def record(arrays):
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
 
 
-def node(message: Message) -> Message:
+def node(message):
     """Train: a move of its own for each client and round."""
     client = message.metadata.dst_node_id - FIRST_NODE
     number = int(message.content.config_records["config"]["server-round"])
@@ -97,17 +94,15 @@ def node(message: Message) -> Message:
 class Federation:
     """Rounds of a step with a selector, in process and with real messages, as the strategy plays them."""
 
-    def __init__(
-        self, step: ServerStep, selector: Any, arrays: Model | None = None, answer: Any = node
-    ) -> None:
+    def __init__(self, step, selector, arrays=None, answer=node):
         self.step, self.selector = step, selector
         self.arrays = first_model() if arrays is None else arrays
         self.grid = ToyGrid({FIRST_NODE + m: answer for m in range(selector.num_clients)})
-        self.contributions: list[Contribution] = []
-        self.aggregate: Model = {}
-        self.result: Step | None = None
+        self.contributions = []
+        self.aggregate = {}
+        self.result = None
 
-    def round(self, number: int, silent: int = 0) -> bool:
+    def round(self, number, silent=0):
         """Play a round, in which the last chosen clients are silent; False if nobody was chosen."""
         selection = self.selector.select(number)
         nodes = [FIRST_NODE + int(client) for client in selection.clients]
@@ -150,12 +145,12 @@ class Federation:
         return True
 
     @staticmethod
-    def must_not_be_asked() -> Iterator[Contribution]:
+    def must_not_be_asked():
         raise AssertionError("single replies are read where the aggregate is enough")
         yield
 
 
-def selector_for(name: str, **settings: Any) -> Any:
+def selector_for(name, **settings):
     selector = create(
         name,
         M,
@@ -175,12 +170,12 @@ def selector_for(name: str, **settings: Any) -> Any:
 class Formula:
     """What a strategy must make of a round, written down anew in float64."""
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy):
         self.name, self.s = type(strategy).__name__, strategy
-        self.m: dict[str, Any] = {}
-        self.v: dict[str, Any] = {}
+        self.m = {}
+        self.v = {}
 
-    def __call__(self, number: int, w: Model, played: Federation) -> Model:
+    def __call__(self, number, w, played):
         stacked = {name: np.array([each.arrays[name] for each in played.contributions], float) for name in w}
         counts = np.array([each.count for each in played.contributions])
         losses = np.array([each.loss for each in played.contributions])
@@ -208,7 +203,7 @@ class Formula:
             name: self.one(number, name, w[name], played.aggregate[name], stacked[name], counts) for name in w
         }
 
-    def one(self, number: int, name: str, w: Any, aggregate: Any, replies: Any, counts: Any) -> Any:
+    def one(self, number, name, w, aggregate, replies, counts):
         s, delta = self.s, aggregate.astype(float) - w
         if self.name == "FedMedian":
             return np.median(np.repeat(replies, counts, axis=0), axis=0)
@@ -235,12 +230,12 @@ class Formula:
         return aggregate  # FedAvg, FedProx, and differential privacy without noise and clips
 
 
-def label(cell: Cell) -> str:
+def label(cell):
     return "-".join([cell.server_strategy, cell.selector, *("without" for _ in cell.settings)])
 
 
 @pytest.mark.parametrize("cell", matrix(), ids=label)
-def test_every_combination_steps_by_its_formula_or_is_refused(cell: Cell) -> None:
+def test_every_combination_steps_by_its_formula_or_is_refused(cell):
     strategy = make(cell.server_strategy)
     if cell.reason:
         with pytest.raises((TypeError, ValueError), match=re.escape(cell.reason)):
@@ -254,7 +249,6 @@ def test_every_combination_steps_by_its_formula_or_is_refused(cell: Cell) -> Non
         before = played.arrays
         if not played.round(number, silent=number // 3):
             continue
-        assert played.result is not None
         assert played.result.skipped == ""
         for name, expected in formula(number, before, played).items():
             assert played.arrays[name] == pytest.approx(expected, rel=1e-4, abs=1e-5), name
@@ -263,12 +257,12 @@ def test_every_combination_steps_by_its_formula_or_is_refused(cell: Cell) -> Non
     assert stepped >= 2  # flics-private may invite nobody
 
 
-def test_the_guide_holds_the_table_as_it_is() -> None:
+def test_the_guide_holds_the_table_as_it_is():
     guide = Path(__file__).parents[3] / "docs" / "server-strategies.md"
     assert table() in guide.read_text(encoding="utf-8")
 
 
-def test_the_table_names_every_strategy_and_selector_and_every_reason() -> None:
+def test_the_table_names_every_strategy_and_selector_and_every_reason():
     cells, text = matrix(), table()
     assert {cell.server_strategy for cell in cells} == set(NAMES)
     for cell in cells:
@@ -280,7 +274,7 @@ def test_the_table_names_every_strategy_and_selector_and_every_reason() -> None:
     assert len([cell for cell in cells if not cell.reason]) > 200
 
 
-def test_the_examples_are_all_that_flower_ships() -> None:
+def test_the_examples_are_all_that_flower_ships():
     kinds = {name for name in shipped.__all__ if name not in ("Result", "Strategy")}
     assert kinds == set(NAMES)
 
@@ -288,13 +282,13 @@ def test_the_examples_are_all_that_flower_ships() -> None:
 # --- what the views mean ---------------------------------------------------------------------------------
 
 
-def contribution(move: Any, weight: float, count: int = 1, loss: float = 1.0, of: Model | None = None) -> Any:
+def contribution(move, weight, count=1, loss=1.0, of=None):
     arrays = first_model() if of is None else of
     sent = {name: (array + np.asarray(move)).astype(np.float32) for name, array in arrays.items()}
     return Contribution(sent, weight, count, loss)
 
 
-def one_step(step: ServerStep, given: list[Any], arrays: Model | None = None, number: int = 1) -> Step:
+def one_step(step, given, arrays=None, number=1):
     """One round in which these contributions come back."""
     arrays = first_model() if arrays is None else arrays
     grid = ToyGrid({FIRST_NODE + i: node for i in range(len(given))})
@@ -306,43 +300,39 @@ def one_step(step: ServerStep, given: list[Any], arrays: Model | None = None, nu
     return step.step(number, arrays, aggregate, given, messages)
 
 
-def test_without_trimming_the_trimmed_mean_is_the_unbiased_aggregate_of_md() -> None:
+def test_without_trimming_the_trimmed_mean_is_the_unbiased_aggregate_of_md():
     given = [contribution(1.0, 1 / 4), contribution(2.0, 2 / 4, count=2), contribution(-3.0, 1 / 4)]
     robust = one_step(ServerStep(FedTrimmedAvg(beta=0.0), "md"), given)
     mean = one_step(ServerStep(FedAvg(), "md"), given)
-    assert robust.arrays is not None
-    assert mean.arrays is not None
     assert robust.arrays["w"] == pytest.approx(mean.arrays["w"], rel=1e-6)
     assert mean.arrays["w"] == pytest.approx(first_model()["w"] + (1 + 4 - 3) / 4)
 
 
 @pytest.mark.parametrize("name", ["FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan"])
-def test_a_robust_strategy_limits_a_malicious_client(name: str) -> None:
+def test_a_robust_strategy_limits_a_malicious_client(name):
     strategy = make(name)
     if name in ("Krum", "MultiKrum", "Bulyan"):
-        strategy.num_malicious_nodes = 1  # type: ignore[attr-defined]
+        strategy.num_malicious_nodes = 1
     honest = [contribution(0.1 * i, 1 / 7) for i in range(6)]
     stepped = one_step(ServerStep(strategy, "uniform"), [*honest, contribution(1e6, 1 / 7)])
-    assert stepped.arrays is not None
     assert np.abs(stepped.arrays["w"] - first_model()["w"]).max() < 0.6
 
 
-def test_a_client_drawn_twice_does_not_support_itself_in_krum() -> None:
+def test_a_client_drawn_twice_does_not_support_itself_in_krum():
     """Its copies would be at distance 0, and this liar, drawn five times, would win."""
     given = [contribution(5.0, 5 / 9, count=5), *(contribution(float(i), 1 / 9) for i in range(4))]
     stepped = one_step(ServerStep(Krum(num_malicious_nodes=1), "md"), given)
-    assert stepped.arrays is not None
     assert np.abs(stepped.arrays["w"] - first_model()["w"]).max() < 4
 
 
-def test_a_round_with_too_few_replies_for_the_strategy_is_skipped() -> None:
+def test_a_round_with_too_few_replies_for_the_strategy_is_skipped():
     step = ServerStep(Krum(num_malicious_nodes=1), "uniform", clients_per_round=5)
     stepped = one_step(step, [contribution(1.0, 1 / 4)] * 4)
     assert stepped == Step(None, "4 replies that Krum can use: needs 5")
 
 
 @pytest.mark.parametrize(("strategy", "polls_for"), [(Krum(2), 7), (MultiKrum(1), 5), (Bulyan(1), 7)])
-def test_too_few_clients_for_the_number_of_malicious_ones_are_refused(strategy: Any, polls_for: int) -> None:
+def test_too_few_clients_for_the_number_of_malicious_ones_are_refused(strategy, polls_for):
     strategy = type(strategy)(
         num_malicious_nodes=(polls_for - 3) // (4 if isinstance(strategy, Bulyan) else 2)
     )
@@ -353,28 +343,25 @@ def test_too_few_clients_for_the_number_of_malicious_ones_are_refused(strategy: 
         ServerStep(strategy, "uniform", clients_per_round=polls_for - 1)
 
 
-def test_qfedavg_leaves_out_clients_without_a_loss() -> None:
+def test_qfedavg_leaves_out_clients_without_a_loss():
     step = ServerStep(QFedAvg(client_learning_rate=0.1, q=1.0), "uniform")
     with_loss = [contribution(1.0, 0.5, loss=2.0), contribution(2.0, 0.5, loss=1.0)]
     silent = [contribution(100.0, 0.5, loss=np.nan), contribution(100.0, 0.5, loss=-1.0)]
     alone, together = one_step(step, with_loss), one_step(step, [*with_loss, *silent])
-    assert alone.arrays is not None
-    assert together.arrays is not None
     assert np.array_equal(alone.arrays["w"], together.arrays["w"])
     assert one_step(step, silent) == Step(None, "0 replies that QFedAvg can use: needs 1")
 
 
-def test_counters_are_rounded_and_keep_their_type() -> None:
+def test_counters_are_rounded_and_keep_their_type():
     arrays = {"w": np.zeros(2, np.float32), "seen": np.array([5, 7])}
     sent = {"w": np.ones(2, np.float32), "seen": np.array([6, 9])}
     for strategy in (FedAvg(), FedMedian(), make("DifferentialPrivacyServerSideFixedClipping")):
         stepped = one_step(ServerStep(strategy, "uniform"), [Contribution(sent, 1.0)], arrays)
-        assert stepped.arrays is not None
         assert stepped.arrays["seen"].dtype == np.int64
         assert stepped.arrays["seen"].tolist() == [6, 9]
 
 
-def test_the_callers_strategy_stays_as_it_is() -> None:
+def test_the_callers_strategy_stays_as_it_is():
     for name in NAMES[:-2]:
         strategy = make(name)
         before = dict(vars(strategy))
@@ -385,7 +372,7 @@ def test_the_callers_strategy_stays_as_it_is() -> None:
         assert vars(inner) == inner_before
 
 
-def test_the_proximal_term_and_the_clipping_norm_reach_the_clients() -> None:
+def test_the_proximal_term_and_the_clipping_norm_reach_the_clients():
     grid = ToyGrid({FIRST_NODE: node})
     for strategy, key, value in (
         (make("FedProx"), "proximal-mu", 0.25),
@@ -396,15 +383,15 @@ def test_the_proximal_term_and_the_clipping_norm_reach_the_clients() -> None:
         assert message.content.config_records["config"][key] == value
 
 
-def test_one_node_is_enough_and_none_is_no_message() -> None:
+def test_one_node_is_enough_and_none_is_no_message():
     for name in NAMES[:-2]:
         step = ServerStep(make(name), "uniform")
         assert len(step.configure(1, record(first_model()), ConfigRecord(), ToyGrid({7: node}))) == 1
         assert step.configure(2, record(first_model()), ConfigRecord(), ToyGrid({})) == []
 
 
-def test_metrics_of_the_clients_own_are_not_asked_for_in_the_step() -> None:
-    def accuracy(contents: list[RecordDict], key: str) -> MetricRecord:
+def test_metrics_of_the_clients_own_are_not_asked_for_in_the_step():
+    def accuracy(contents, key):
         return MetricRecord({"accuracy": contents[0].metric_records["metrics"]["accuracy"]})
 
     step = ServerStep(FedAvg(train_metrics_aggr_fn=accuracy), "uniform")
@@ -418,42 +405,40 @@ def test_metrics_of_the_clients_own_are_not_asked_for_in_the_step() -> None:
 class Renamed(FedAdam):
     """Changes nothing about the step."""
 
-    def summary(self) -> None:
+    def summary(self):
         pass
 
 
 class Logging(FedAvg):
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+    def aggregate_train(self, server_round, replies):
         return super().aggregate_train(server_round, replies)
 
 
 class Overrides(Logging):
     steps_from_average = True
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.rounds = 0
 
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+    def aggregate_train(self, server_round, replies):
         self.rounds += 1
         return super().aggregate_train(server_round, replies)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"rounds": np.array(self.rounds)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state):
         self.rounds = int(state["rounds"])
 
 
-def test_a_subclass_is_shown_what_its_parent_is() -> None:
+def test_a_subclass_is_shown_what_its_parent_is():
     given = [contribution(1.0, 0.5), contribution(2.0, 0.7)]
     ours, parents = (one_step(ServerStep(kind(), "osmd"), given) for kind in (Renamed, FedAdam))
-    assert ours.arrays is not None
-    assert parents.arrays is not None
     assert np.array_equal(ours.arrays["w"], parents.arrays["w"])
 
 
-def test_a_subclass_with_its_own_step_must_declare_steps_from_average() -> None:
+def test_a_subclass_with_its_own_step_must_declare_steps_from_average():
     with pytest.raises(
         TypeError, match=r"Logging\(\): its class overrides aggregate_train.*steps_from_average"
     ):
@@ -469,23 +454,23 @@ def test_a_subclass_with_its_own_step_must_declare_steps_from_average() -> None:
 class OwnMomentum(Overrides):
     """Remembers the sum of the models, by a method `state_dict` of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.sum = np.zeros(3, np.float32)
 
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+    def aggregate_train(self, server_round, replies):
         arrays, metrics = super().aggregate_train(server_round, replies)
         self.sum = self.sum + arrays["w"].numpy()
         return ArrayRecord({**arrays, "w": Array(self.sum)}), metrics
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"sum": self.sum}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state):
         self.sum = np.array(state["sum"])
 
 
-def test_a_strategy_with_a_state_of_its_own_forgets_a_step_that_is_not_finite() -> None:
+def test_a_strategy_with_a_state_of_its_own_forgets_a_step_that_is_not_finite():
     """An infinite momentum would have skipped every further round."""
     step = ServerStep(OwnMomentum(), "uniform")
     huge = {"w": np.full(3, 3e38, np.float32), "b": np.array(0, np.float32)}
@@ -496,9 +481,9 @@ def test_a_strategy_with_a_state_of_its_own_forgets_a_step_that_is_not_finite() 
     assert (step.strategy.sum == np.float32(3e38)).all()
 
 
-def test_a_strategy_that_does_not_write_to_every_node_is_refused() -> None:
+def test_a_strategy_that_does_not_write_to_every_node_is_refused():
     class Half(FedAvg):
-        def configure_train(self, *args: Any) -> Any:
+        def configure_train(self, *args):
             return list(super().configure_train(*args))[:1]
 
     with pytest.raises(RuntimeError, match=r"Half\.configure_train wrote to 1 nodes: .* each of the 2 nodes"):
@@ -506,13 +491,13 @@ def test_a_strategy_that_does_not_write_to_every_node_is_refused() -> None:
 
 
 @pytest.mark.parametrize("given", [object(), FedAdam, 3])
-def test_an_unknown_kind_of_strategy_is_refused(given: Any) -> None:
+def test_an_unknown_kind_of_strategy_is_refused(given):
     with pytest.raises(TypeError, match=r"server_strategy = \w+: must be an object of one of FedAvg"):
         view_of(given)
 
 
 @pytest.mark.parametrize("inner", [FedAdam(), FedAvgM(server_momentum=0.9), FedMedian()])
-def test_noise_is_only_right_around_a_plain_mean(inner: Any) -> None:
+def test_noise_is_only_right_around_a_plain_mean(inner):
     with pytest.raises(TypeError, match=r"around \w+\(\): must be around FedAvg\(\) or FedProx\(\)"):
         ServerStep(DifferentialPrivacyServerSideFixedClipping(inner, 1.0, 1.0, 5), "uniform")
 
@@ -521,7 +506,7 @@ def test_noise_is_only_right_around_a_plain_mean(inner: Any) -> None:
 
 
 @pytest.mark.parametrize("variates", ["fedvarp", "scaffold"])
-def test_variates_go_with_steps_from_the_average_only(variates: str) -> None:
+def test_variates_go_with_steps_from_the_average_only(variates):
     for cell in matrix(variates):
         averages = (
             view_of(make(cell.server_strategy)).name == "AGGREGATE" if "Xgb" not in label(cell) else False
@@ -536,7 +521,7 @@ def test_variates_go_with_steps_from_the_average_only(variates: str) -> None:
 
 # --- differential privacy --------------------------------------------------------------------------------
 
-WRAPPERS: dict[str, Callable[..., Any]] = {
+WRAPPERS = {
     "server fixed": lambda noise, bound: DifferentialPrivacyServerSideFixedClipping(
         FedAvg(), noise, bound, 99
     ),
@@ -556,18 +541,17 @@ UNEQUAL = [(3 / 5, 3), (1 / 5, 1), (1 / 5, 1)]
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("liar", [0, 1])
-def test_no_client_moves_the_sum_by_more_than_the_noise_is_made_for(wrapper: str, liar: int) -> None:
+def test_no_client_moves_the_sum_by_more_than_the_noise_is_made_for(wrapper, liar):
     bound = 2.0
     shares = {True: 1 / len(UNEQUAL), False: UNEQUAL[liar][0]}
     share = shares[wrapper.startswith("server")]
 
-    def result(move: float) -> np.ndarray:
+    def result(move):
         step = ServerStep(WRAPPERS[wrapper](0.0, bound), "md")
         moves = [0.3, -0.2, 0.1]
         moves[liar] = move
         given = [contribution(m, *weight) for m, weight in zip(moves, UNEQUAL, strict=True)]
         stepped = one_step(step, given)
-        assert stepped.arrays is not None
         return np.append(stepped.arrays["w"], stepped.arrays["b"])
 
     moved = np.linalg.norm(result(1e5) - result(0.0))
@@ -576,14 +560,13 @@ def test_no_client_moves_the_sum_by_more_than_the_noise_is_made_for(wrapper: str
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("long", [True, False])
-def test_the_noise_is_z_times_c_times_the_largest_share(wrapper: str, long: bool) -> None:
+def test_the_noise_is_z_times_c_times_the_largest_share(wrapper, long):
     """Adaptive clipping changes C in the round; the noise is for the C that held in it."""
     noise, bound, n = 1.5, 2.0, 40_000
     arrays = {"w": np.zeros(n, np.float32)}
     step = ServerStep(WRAPPERS[wrapper](noise, bound), "md")
     move = 1.0 if long else 1e-4
     stepped = one_step(step, [contribution(move, *weight, of=arrays) for weight in UNEQUAL], arrays)
-    assert stepped.arrays is not None
     spread = float(stepped.arrays["w"].std())
     z, share = step.strategy.noise_multiplier, 1 / 3 if wrapper.startswith("server") else 3 / 5
     if wrapper.endswith("adaptive"):
@@ -593,7 +576,7 @@ def test_the_noise_is_z_times_c_times_the_largest_share(wrapper: str, long: bool
     assert spread > 0.98 * z * bound * share
 
 
-def test_adaptive_clipping_adds_the_noise_of_the_norm_that_was_used() -> None:
+def test_adaptive_clipping_adds_the_noise_of_the_norm_that_was_used():
     """All far below C: in Flower 1.39 the noise is already that of the smaller, next C."""
     arrays = {"w": np.zeros(40_000, np.float32)}
     step = ServerStep(
@@ -604,19 +587,17 @@ def test_adaptive_clipping_adds_the_noise_of_the_norm_that_was_used() -> None:
     )
     given = [contribution(1.0, 1 / 50, of=arrays) for _ in range(50)]  # all are clipped: C shrinks
     stepped = one_step(step, given, arrays)
-    assert stepped.arrays is not None
     assert step.strategy.clipping_norm < 1.0
     z = step.strategy.noise_multiplier
     assert float(stepped.arrays["w"].std()) == pytest.approx(z * 2.0 / 50, rel=0.02)
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_a_client_that_learned_nothing_does_not_break_the_round(wrapper: str) -> None:
+def test_a_client_that_learned_nothing_does_not_break_the_round(wrapper):
     for arrays in (first_model(), {"w": np.zeros(3, np.float32)}):
         step = ServerStep(WRAPPERS[wrapper](0.0, 2.0), "uniform")
         given = [contribution(0.0, 0.5, of=arrays), contribution(0.1, 0.5, of=arrays)]
         stepped = one_step(step, given, arrays)
-        assert stepped.arrays is not None
         assert stepped.arrays["w"] == pytest.approx(arrays["w"] + 0.05, abs=1e-6)
 
 
@@ -627,31 +608,31 @@ class Ledger:
         1e-5, 1000, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION, max_epsilon=3.0
     )
 
-    def __init__(self) -> None:
-        self.events: list[Any] = []
+    def __init__(self):
+        self.events = []
 
-    def compose(self, event: Any, count: int = 1) -> None:
+    def compose(self, event, count=1):
         self.events += [event] * count
 
-    def would_exceed(self, event: Any, max_epsilon: float | None = None, count: int = 1) -> bool:
+    def would_exceed(self, event, max_epsilon=None, count=1):
         return len(self.events) + count > 3
 
-    def get_privacy_spent(self, delta: float | None = None) -> Any:
+    def get_privacy_spent(self, delta=None):
         return SimpleNamespace(epsilon=float(len(self.events)), delta=1e-5, num_releases=len(self.events))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"releases": len(self.events)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state):
         self.events = [None] * state["releases"]
 
 
-def accounted(ledger: Ledger) -> ServerStep:
-    strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 99, accountant=ledger)  # type: ignore[arg-type]
+def accounted(ledger):
+    strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 99, accountant=ledger)
     return ServerStep(strategy, "uniform")
 
 
-def test_an_accountant_counts_rounds_with_failures_too_and_remembers_after_a_resume() -> None:
+def test_an_accountant_counts_rounds_with_failures_too_and_remembers_after_a_resume():
     ledger = Ledger()
     played = Federation(accounted(ledger), selector_for("uniform"))
     played.round(1)
@@ -669,8 +650,8 @@ def test_an_accountant_counts_rounds_with_failures_too_and_remembers_after_a_res
 
 # --- memory ----------------------------------------------------------------------------------------------
 
-TIGHT: dict[str, Callable[[], Strategy]] = {
-    **{name: lambda name=name: make(name) for name in NAMES[:-2]},  # type: ignore[misc]
+TIGHT = {
+    **{name: lambda name=name: make(name) for name in NAMES[:-2]},
     "DifferentialPrivacyServerSideAdaptiveClipping": lambda: WRAPPERS["server adaptive"](0.0, 0.5),
     "DifferentialPrivacyClientSideAdaptiveClipping": lambda: WRAPPERS["client adaptive"](0.0, 0.5),
 }
@@ -685,7 +666,7 @@ REMEMBER = {
 
 
 @pytest.mark.parametrize("name", NAMES[:-2])
-def test_three_rounds_a_resume_and_three_more_are_six_rounds_bit_for_bit(name: str) -> None:
+def test_three_rounds_a_resume_and_three_more_are_six_rounds_bit_for_bit(name):
     whole = Federation(ServerStep(TIGHT[name](), "uniform"), selector_for("uniform"))
     for number in range(1, 7):
         whole.round(number)
@@ -696,7 +677,7 @@ def test_three_rounds_a_resume_and_three_more_are_six_rounds_bit_for_bit(name: s
     assert state.keys() - {"server_strategy"} == REMEMBER.get(name, set())
     assert all(isinstance(array, np.ndarray) and array.dtype != object for array in state.values())
 
-    def go_on(step: ServerStep) -> Model:
+    def go_on(step):
         second = Federation(step, first.selector, first.arrays)
         for number in (4, 5, 6):
             second.round(number)
@@ -711,18 +692,16 @@ def test_three_rounds_a_resume_and_three_more_are_six_rounds_bit_for_bit(name: s
         assert not np.array_equal(forgotten["w"], whole.arrays["w"])
 
 
-def test_a_state_before_the_first_round_is_a_start() -> None:
+def test_a_state_before_the_first_round_is_a_start():
     for name in NAMES[:-2]:
         step = ServerStep(make(name), "uniform")
         step.load_state_dict(ServerStep(make(name), "uniform").state_dict())
         stepped = one_step(step, [contribution(1.0, 1 / 5)] * 5)
         fresh = one_step(ServerStep(make(name), "uniform"), [contribution(1.0, 1 / 5)] * 5)
-        assert stepped.arrays is not None
-        assert fresh.arrays is not None
         assert np.array_equal(stepped.arrays["w"], fresh.arrays["w"])
 
 
-def test_another_strategys_state_is_refused() -> None:
+def test_another_strategys_state_is_refused():
     state = ServerStep(FedAdam(), "uniform").state_dict()
     with pytest.raises(ValueError, match=r"state\['server_strategy'\] = 'FedAdam': must be 'FedYogi'"):
         ServerStep(FedYogi(), "uniform").load_state_dict(state)
@@ -731,18 +710,17 @@ def test_another_strategys_state_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES[:-2])
-def test_every_step_starts_from_the_given_model(name: str) -> None:
+def test_every_step_starts_from_the_given_model(name):
     """Not from the one that a strategy itself returned, which may have been rounded, or refused."""
     far = {key: array + 100 for key, array in first_model().items()}
     step = ServerStep(TIGHT[name](), "uniform")
     one_step(step, [contribution(0.1, 1 / 3)] * 3)
     stepped = one_step(step, [contribution(0.1, 1 / 3, of=far)] * 3, far, 2)
-    assert stepped.arrays is not None
     assert stepped.arrays["w"] == pytest.approx(far["w"], abs=1.0)
 
 
 @pytest.mark.parametrize("name", ["FedAvgM", "FedAdam"])
-def test_a_step_that_is_not_finite_is_not_taken_and_not_remembered(name: str) -> None:
+def test_a_step_that_is_not_finite_is_not_taken_and_not_remembered(name):
     step = ServerStep(make(name), "uniform")
     one_step(step, [contribution(1.0, 1.0)])
     before = step.state_dict()

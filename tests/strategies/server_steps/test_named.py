@@ -2,7 +2,6 @@
 
 import doctest
 from inspect import signature
-from typing import Any
 
 import pytest
 from flwr.serverapp import strategy as flower
@@ -24,12 +23,12 @@ WITHOUT_EFFECT_OR_OUR_OWN = {
 }
 
 
-def test_the_examples_run() -> None:
+def test_the_examples_run():
     assert doctest.testmod(named).failed == 0
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_name_gives_the_strategy_with_all_its_settings(name: str) -> None:
+def test_a_name_gives_the_strategy_with_all_its_settings(name):
     made = create_server_strategy(name, learning_rate=0.1, proximal_mu=0.2)
     assert type(made).__name__ == name
     view_of(made)
@@ -50,12 +49,12 @@ def test_a_name_gives_the_strategy_with_all_its_settings(name: str) -> None:
         ("DifferentialPrivacyServerSideFixedClipping", {"noise_multiplier": 0.5, "clipping_norm": 2.0}),
     ],
 )
-def test_settings_reach_the_strategy(name: str, settings: dict[str, Any]) -> None:
+def test_settings_reach_the_strategy(name, settings):
     made = create_server_strategy(name, settings)
     assert {key: getattr(made, key) for key in settings} == settings
 
 
-def test_equal_votes_do_not_go_with_weights_by_data() -> None:
+def test_equal_votes_do_not_go_with_weights_by_data():
     kind = selector_type("pow-d")
     assert not refusal(flower.FedMedian(), kind, {"averaging": "plain"})
     assert "use averaging=plain" in refusal(flower.FedMedian(), kind, {"averaging": "sizes"})

@@ -1,54 +1,51 @@
 """A node fetches the objects of its own messages only, and learns of no other objects."""
 
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import message_from_proto
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
-from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PullObjectResponse, PushObjectRequest
+from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, iterate_object_tree
 
 from deploy.fleet.admission import delivered_objects
 from deploy.fleet.admission.delivered_objects import DeliveredObjects
-from tests.support.fleet import App, Node, SuperLink
+from tests.support.fleet import App, SuperLink
 
 NO_OBJECT = "0" * 64
 
 
 @pytest.fixture
-def nodes(superlink: SuperLink) -> tuple[Node, Node]:
+def nodes(superlink):
     one, two = superlink.node("one"), superlink.node("two")
     one.activate()
     two.activate()
     return one, two
 
 
-def content(secret: str) -> RecordDict:
+def content(secret):
     """Return a model that all nodes get, and a setting that one node gets."""
     return RecordDict(
         {"model": ArrayRecord([np.arange(100)]), "config": ConfigRecord({"secret": secret, "round": 1})}
     )
 
 
-def received(node: Node) -> tuple[Message, set[str]]:
+def received(node):
     """Return a node's message, which it does not confirm, and the names of the message's objects."""
     response = node.ask("PullMessages", PullMessagesRequest(node=node.id))
     (message,), (tree,) = response.messages_list, response.message_object_trees
     return message_from_proto(message), {each.object_id for each in iterate_object_tree(tree)}
 
 
-def pulled(app: App, node: Node, name: str) -> PullObjectResponse:
+def pulled(app, node, name):
     request = PullObjectRequest(node=node.id, run_id=app.run.run_id, object_id=name)
-    response: PullObjectResponse = node.ask("PullObject", request)
-    return response
+    return node.ask("PullObject", request)
 
 
 @pytest.mark.network
-def test_a_node_cannot_fetch_or_learn_of_the_objects_of_another(app: App, nodes: tuple[Node, Node]) -> None:
+def test_a_node_cannot_fetch_or_learn_of_the_objects_of_another(app, nodes):
     one, two = nodes
     app.push({one: content("of one"), two: content("of two")})
     ask_one, of_one = received(one)
@@ -70,7 +67,7 @@ def test_a_node_cannot_fetch_or_learn_of_the_objects_of_another(app: App, nodes:
 
 
 @pytest.mark.network
-def test_a_node_cannot_test_a_guess_by_announcing_and_pushing_it(app: App, nodes: tuple[Node, Node]) -> None:
+def test_a_node_cannot_test_a_guess_by_announcing_and_pushing_it(app, nodes):
     one, two = nodes
     app.push({one: content("of one"), two: content("of two")})
     (ask_one, _), (ask_two, of_two) = received(one), received(two)
@@ -82,7 +79,7 @@ def test_a_node_cannot_test_a_guess_by_announcing_and_pushing_it(app: App, nodes
     wanted = set(session.objects_to_push)
     assert wanted == set(parts) - of_two  # what it has received need not be sent back
 
-    def is_stored(name: str, part: bytes) -> bool:
+    def is_stored(name, part):
         pushed = PushObjectRequest(
             node=two.id,
             run_id=app.run.run_id,
@@ -106,8 +103,8 @@ def test_a_node_cannot_test_a_guess_by_announcing_and_pushing_it(app: App, nodes
 
 @pytest.mark.network
 def test_a_message_of_before_a_restart_can_still_be_fetched_and_those_of_others_cannot(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     superlink = SuperLink(tmp_path)
     try:
         app = App(superlink)
@@ -129,12 +126,12 @@ def test_a_message_of_before_a_restart_can_still_be_fetched_and_those_of_others_
 class Tree:
     """The tree of a message whose content has one record of its own and one that others have too."""
 
-    def __init__(self, number: int, *, until: float = 2e9) -> None:
+    def __init__(self, number, *, until=2e9):
         shared = ObjectTree(object_id="shared", children=[ObjectTree(object_id="part")])
         own = ObjectTree(object_id=f"own {number}")
         body = ObjectTree(object_id=f"content {number}", children=[own, shared])
         metadata = SimpleNamespace(created_at=0.0, ttl=until)
-        self.response: Any = SimpleNamespace(
+        self.response = SimpleNamespace(
             messages_list=[SimpleNamespace(metadata=metadata)],
             message_object_trees=[ObjectTree(object_id=f"message {number}", children=[body])],
         )
@@ -144,7 +141,7 @@ class Tree:
 STATE = SimpleNamespace(rows=lambda text, values: [])
 
 
-def test_a_node_may_fetch_its_last_messages_until_they_expire() -> None:
+def test_a_node_may_fetch_its_last_messages_until_they_expire():
     delivered = DeliveredObjects()
     trees = [Tree(number) for number in range(delivered_objects.MESSAGES + 1)]
     for tree in trees:
@@ -159,7 +156,7 @@ def test_a_node_may_fetch_its_last_messages_until_they_expire() -> None:
     delivered.note(9, PullMessagesResponse())
 
 
-def test_nodes_share_the_names_of_what_they_have_in_common() -> None:
+def test_nodes_share_the_names_of_what_they_have_in_common():
     delivered = DeliveredObjects()
     for node in range(100):
         delivered.note(node, Tree(node).response)

@@ -1,8 +1,6 @@
 """Nodes that lie about the children of others' objects, to a real database and Flower's handlers."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -41,11 +39,11 @@ MADE_UP = "0" * 64
 class Run:
     """A run with two nodes, in a SuperLink's state with `ReplyAdmission`."""
 
-    def __init__(self, factory: factories.Factory) -> None:
+    def __init__(self, factory):
         self.delivered = DeliveredObjects()
         self.limits = ReplyAdmission(factory, lambda node: 0, self.delivered)
-        self.state: Any = factory.state()
-        self.service = FleetService(factory, Duties(), self.limits, None, None)  # type: ignore[arg-type]
+        self.state = factory.state()
+        self.service = FleetService(factory, Duties(), self.limits, None, None)
         self.attacker, self.honest = (
             self.state.create_node("flwr_aid", "name", uuid4().bytes, 0) for _ in range(2)
         )
@@ -60,7 +58,7 @@ class Run:
         assert self.state.activate_task(self.task.task_id)
         TaskIdentity.task_id, TaskIdentity.run_id = self.task.task_id, self.id
 
-    def announce(self, node: int, turn: int) -> tuple[Message, Any]:
+    def announce(self, node, turn):
         """Let the ServerApp announce a message to a node, whose objects it pushes later."""
         TaskIdentity.node_id = SUPERLINK_NODE_ID
         message = Message(settings(turn), node, "train", ttl=300)
@@ -71,15 +69,15 @@ class Run:
         )
         return message, runtime_handlers.push_messages(request, self.state, self.task)
 
-    def push(self, message: Message, announced: Any) -> None:
+    def push(self, message, announced):
         for name, each in get_all_nested_objects(message).items():
             if name in announced.objects_to_push:
                 assert self.state.store_object(self.id, announced.session_id, name, each.deflate())
 
-    def send(self, node: int, turn: int) -> None:
+    def send(self, node, turn):
         self.push(*self.announce(node, turn))
 
-    def receive(self, node: int) -> Message:
+    def receive(self, node):
         """Let a node fetch its message with all of its objects, as a SuperNode does."""
         response = self.service._next_message(PullMessagesRequest(node=Node(node_id=node)))
         self.delivered.note(node, response)
@@ -88,7 +86,7 @@ class Run:
         self.state.object_store.delete(tree.object_id)
         return message_from_proto(message)
 
-    def inflate(self, tree: ObjectTree) -> Message:
+    def inflate(self, tree):
         names = {each.object_id for each in iterate_object_tree(tree)}
         contents = {name: self.state.get_object(self.id, name) for name in names}
         assert all(contents.values()), "a part is not there"
@@ -96,7 +94,7 @@ class Run:
         assert isinstance(message, Message)
         return message
 
-    def reply(self, node: int, asked: Message, content: RecordDict, *lies: ObjectTree) -> Any:
+    def reply(self, node, asked, content, *lies):
         """Let a node announce a reply; return what `push_reply` takes."""
         TaskIdentity.node_id = node
         reply = Message(content, reply_to=asked)
@@ -113,7 +111,7 @@ class Run:
             response = self.service.push_messages(request, node, None)
         return node, reply, response
 
-    def push_reply(self, node: int, reply: Message, response: Any, *others: Any) -> None:
+    def push_reply(self, node, reply, response, *others):
         objects = get_all_nested_objects(reply) | {each.object_id: each for each in others}
         for name in response.objects_to_push:
             if name in objects:
@@ -126,7 +124,7 @@ class Run:
                 )
                 assert self.service.push_object(request, node, None).stored
 
-    def fetch(self, asked: Message) -> Message:
+    def fetch(self, asked):
         """Let the ServerApp fetch the reply to a message."""
         request = PullAppMessagesRequest(message_ids=[asked.metadata.message_id])
         (tree,) = runtime_handlers.pull_messages(request, self.state, self.task).message_object_trees
@@ -134,29 +132,29 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def factory(tmp_path_factory: pytest.TempPathFactory) -> factories.Factory:
+def factory(tmp_path_factory):
     database = str(tmp_path_factory.mktemp("state") / "state.db")
     return factories.make(database, NoOpFederationManager(), Duties())
 
 
 @pytest.fixture
-def run(factory: factories.Factory) -> Iterator[Run]:
+def run(factory):
     run = Run(factory)
     yield run
     run.state.object_store.clear()
     TaskIdentity._task_id = TaskIdentity._run_id = TaskIdentity._node_id = None
 
 
-def settings(turn: int) -> RecordDict:
+def settings(turn):
     arrays = ArrayRecord([random_bytes(100 + turn)])
     return RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": turn})})
 
 
-def lie_about(record: Any) -> ObjectTree:
+def lie_about(record):
     return ObjectTree(object_id=record.object_id, children=[ObjectTree(object_id=MADE_UP)])
 
 
-def references(run: Run) -> dict[str, int]:
+def references(run):
     """Return how often each object is referred to, and check that it is counted so."""
     counted = {row["object_id"]: row["ref_count"] for row in run.state.query("SELECT * FROM objects")}
     children = [row["child_id"] for row in run.state.query("SELECT * FROM object_children")]
@@ -164,11 +162,11 @@ def references(run: Run) -> dict[str, int]:
     return counted
 
 
-def test_a_message_whose_delivery_fails_is_delivered_later(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_whose_delivery_fails_is_delivered_later(run, monkeypatch):
     request = PullMessagesRequest(node=Node(node_id=run.honest))
     run.send(run.honest, 1)
 
-    def locked(name: str) -> Any:
+    def locked(name):
         raise RuntimeError("database is locked")
 
     with monkeypatch.context() as patch:
@@ -180,7 +178,7 @@ def test_a_message_whose_delivery_fails_is_delivered_later(run: Run, monkeypatch
 
 
 @pytest.mark.parametrize("available", [False, True], ids=["without content", "with content"])
-def test_a_node_cannot_keep_the_server_app_from_sending_its_next_round(run: Run, available: bool) -> None:
+def test_a_node_cannot_keep_the_server_app_from_sending_its_next_round(run, available):
     run.send(run.attacker, 1)
     following = settings(2)
     records = [following["config"], following["arrays"], following]
@@ -196,7 +194,7 @@ def test_a_node_cannot_keep_the_server_app_from_sending_its_next_round(run: Run,
     references(run)
 
 
-def test_a_node_cannot_change_a_message_that_is_being_sent(run: Run) -> None:
+def test_a_node_cannot_change_a_message_that_is_being_sent(run):
     run.send(run.attacker, 1)
     asked = run.receive(run.attacker)
     announced = run.announce(run.honest, 2)
@@ -211,9 +209,7 @@ def test_a_node_cannot_change_a_message_that_is_being_sent(run: Run) -> None:
 @pytest.mark.parametrize("first", ["attacker", "honest"])
 @pytest.mark.parametrize("available", [False, True], ids=["without content", "with content"])
 @pytest.mark.parametrize("given_up", [False, True], ids=["attack goes on", "attack given up"])
-def test_a_node_cannot_spoil_the_reply_of_another(
-    run: Run, first: str, available: bool, given_up: bool
-) -> None:
+def test_a_node_cannot_spoil_the_reply_of_another(run, first, available, given_up):
     for node in (run.attacker, run.honest):
         run.send(node, 1)
     asked, asked_too = run.receive(run.attacker), run.receive(run.honest)
@@ -222,7 +218,7 @@ def test_a_node_cannot_spoil_the_reply_of_another(
     )
     records = [content["identity"], content["arrays"], content]
 
-    def attack() -> Any:
+    def attack():
         begun = run.reply(run.attacker, asked, RecordDict(), *map(lie_about, records))
         if available:
             run.push_reply(*begun, *records)
@@ -244,7 +240,7 @@ def test_a_node_cannot_spoil_the_reply_of_another(
     assert references(run) == {}  # nothing is left of either
 
 
-def test_the_message_of_a_reply_is_no_other_object(run: Run) -> None:
+def test_the_message_of_a_reply_is_no_other_object(run):
     run.send(run.attacker, 1)
     asked = run.receive(run.attacker)
     node, reply, _ = run.reply(run.attacker, asked, RecordDict())
@@ -258,7 +254,7 @@ def test_the_message_of_a_reply_is_no_other_object(run: Run) -> None:
             run.limits.check_reply(request, node)
 
 
-def test_trees_of_replies_cannot_contain_each_other(run: Run) -> None:
+def test_trees_of_replies_cannot_contain_each_other(run):
     run.send(run.attacker, 1)
     run.send(run.attacker, 2)
     asked, other = run.receive(run.attacker), run.receive(run.attacker)
@@ -269,18 +265,18 @@ def test_trees_of_replies_cannot_contain_each_other(run: Run) -> None:
     assert references(run) == before
 
 
-def normal(tree: ObjectTree) -> tuple[str, Any]:
+def normal(tree):
     """Return a tree as something to compare: the order of children has no meaning."""
     return tree.object_id, sorted(map(normal, tree.children))
 
 
 @pytest.mark.parametrize("arrays", [1, 40])
-def test_a_tree_is_read_with_two_statements_and_is_the_one_that_flower_reads(run: Run, arrays: int) -> None:
+def test_a_tree_is_read_with_two_statements_and_is_the_one_that_flower_reads(run, arrays):
     shared = ArrayRecord([random_bytes(100 + turn) for turn in range(arrays)])
     content = RecordDict({"a": shared, "b": shared, "config": ConfigRecord({"server-round": 1})})
     tree = get_object_tree(content)
     run.state.object_store.preregister(run.id, tree)
-    statements: list[str] = []
+    statements = []
     with run.state.object_store.session() as session:
         session.connection().connection.driver_connection.set_trace_callback(statements.append)
         read = run.state.object_store.get_object_tree(tree.object_id)
@@ -295,7 +291,7 @@ def test_a_tree_is_read_with_two_statements_and_is_the_one_that_flower_reads(run
         run.state.object_store.get_object_tree(MADE_UP)
 
 
-def test_a_reply_with_known_parts_and_new_ones(run: Run) -> None:
+def test_a_reply_with_known_parts_and_new_ones(run):
     asked, _ = announced = run.announce(run.honest, 1)
     run.push(*announced)
     # The reply has parts that the store knows, with children, and new ones.

@@ -3,7 +3,6 @@
 import logging
 
 import flwr
-import pytest
 
 from deploy.fleet.admission.refusal_log import (
     INTERVAL,
@@ -17,7 +16,7 @@ from deploy.fleet.admission.refusal_log import (
 from strategies.clients import printable as app
 
 
-def test_a_reason_writes_one_short_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reason_writes_one_short_line(caplog):
     with caplog.at_level(logging.WARNING, "flwr"):
         RefusalLog().refused("/Pull", "wrong\n[/Pull] pi-1 has joined" + "x" * 5000, "ipv4:192.0.2.1:7")
     (line,) = caplog.messages
@@ -27,7 +26,7 @@ def test_a_reason_writes_one_short_line(caplog: pytest.LogCaptureFixture) -> Non
     assert len(line) < LONGEST_REASON + 60
 
 
-def test_varied_reasons_and_ports_of_an_address_use_up_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_varied_reasons_and_ports_of_an_address_use_up_few_lines(caplog):
     log = RefusalLog()
     with caplog.at_level(logging.WARNING, "flwr"):
         for number in range(2000):
@@ -39,7 +38,7 @@ def test_varied_reasons_and_ports_of_an_address_use_up_few_lines(caplog: pytest.
     ]  # fmt: skip
 
 
-def test_many_addresses_use_up_a_bounded_number_of_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_addresses_use_up_a_bounded_number_of_lines(caplog):
     log = RefusalLog()
     with caplog.at_level(logging.WARNING, "flwr"):
         for number in range(2 * LINES):
@@ -47,16 +46,14 @@ def test_many_addresses_use_up_a_bounded_number_of_lines(caplog: pytest.LogCaptu
     assert len(caplog.messages) == LINES
 
 
-def test_a_client_whose_requests_flower_logs_uses_up_a_bounded_number_of_lines(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_whose_requests_flower_logs_uses_up_a_bounded_number_of_lines(caplog, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     logger = logging.Logger("of the test")
     logger.addHandler(caplog.handler)
     limit_lines(logger)
 
-    def say(line: int, path: str = f"{flwr.__path__[0]}/supercore/error/grpc.py") -> None:
+    def say(line, path=f"{flwr.__path__[0]}/supercore/error/grpc.py"):
         logger.handle(logger.makeRecord("flwr", logging.ERROR, path, line, "no run %s", (line,), None))
 
     for _ in range(2 * LINES):
@@ -70,9 +67,7 @@ def test_a_client_whose_requests_flower_logs_uses_up_a_bounded_number_of_lines(
     assert caplog.messages[-2:] == ["no run 3", f"no run 1 ({LINES} more were not logged)"]
 
 
-def test_refusals_that_were_not_logged_are_counted_in_the_next_minute(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusals_that_were_not_logged_are_counted_in_the_next_minute(caplog, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     log = RefusalLog()
@@ -87,6 +82,6 @@ def test_refusals_that_were_not_logged_are_counted_in_the_next_minute(
     ]
 
 
-def test_the_same_characters_are_escaped_as_by_the_app() -> None:
+def test_the_same_characters_are_escaped_as_by_the_app():
     for code in (*range(0x3100), 0xD800, 0xE000, 0xFEFF, 0xE0001, 0x1F600):
         assert printable(chr(code)) == app.printable(chr(code), keep="\n\t")

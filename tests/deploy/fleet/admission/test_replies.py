@@ -2,11 +2,9 @@
 
 import re
 import resource
-from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import unwrap
 from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import numpy as np
@@ -27,7 +25,7 @@ from deploy.fleet.admission import reply_admission
 from deploy.fleet.admission.delivered_objects import DeliveredObjects
 from deploy.flower.patches.guards import reply_size
 from strategies.flower.messages import read_reply
-from tests.support.fleet import App, Node, SuperLink, random_bytes
+from tests.support.fleet import App, SuperLink, random_bytes
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.network
@@ -35,7 +33,7 @@ MODEL = 2600  # bytes
 
 
 @contextmanager
-def checking(superlink: SuperLink) -> Iterator[App]:
+def checking(superlink):
     """Return a new ServerApp that checks replies as `flwr-serverapp` does, and has sent nothing yet."""
     with pytest.MonkeyPatch.context() as undone:
         for name in ("push_objects", "inflate_object_from_contents"):
@@ -48,30 +46,28 @@ def checking(superlink: SuperLink) -> Iterator[App]:
 
 
 @pytest.fixture
-def app(superlink: SuperLink) -> Iterator[App]:
+def app(superlink):
     with checking(superlink) as app:
         yield app
 
 
-def arrays(size: int) -> RecordDict:
+def arrays(size):
     return RecordDict({"arrays": ArrayRecord([random_bytes(size)]), "metrics": MetricRecord({"loss": 0.5})})
 
 
-def refused(node: Node, method: str, request: Any, reason: str) -> None:
+def refused(node, method, request, reason):
     with pytest.raises(grpc.RpcError) as error:
         node.ask(method, request)
     assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert re.search(reason, error.value.details() or "")
 
 
-def test_a_claimed_running_time_leaves_the_sum_of_the_run_finite(
-    app: App, node: Node, superlink: SuperLink
-) -> None:
-    def total() -> float:
+def test_a_claimed_running_time_leaves_the_sum_of_the_run_finite(app, node, superlink):
+    def total():
         (run,) = superlink.state.get_run_info(run_ids=[app.run.run_id])
         return run.clientapp_runtime
 
-    def claim(seconds: float) -> None:
+    def claim(seconds):
         announced.clientapp_runtime_list[:] = [seconds]
         node.ask("PushMessages", announced)
 
@@ -82,7 +78,7 @@ def test_a_claimed_running_time_leaves_the_sum_of_the_run_finite(
     for _ in range(3):
         claim(1e308)
 
-    def stored() -> bool:  # the sums are stored once a second, at a request
+    def stored():  # the sums are stored once a second, at a request
         node.latency()
         app.send(node, MODEL)
         node.receive()
@@ -92,7 +88,7 @@ def test_a_claimed_running_time_leaves_the_sum_of_the_run_finite(
     assert total() - before < 4 * reply_admission.LONGEST
 
 
-def test_a_reply_as_large_as_the_model_arrives(app: App, node: Node) -> None:
+def test_a_reply_as_large_as_the_model_arrives(app, node):
     for size in (MODEL, 3_000_000):
         sent = app.send(node, size)
         node.answer(Message(arrays(size), reply_to=node.receive()))
@@ -103,12 +99,12 @@ def test_a_reply_as_large_as_the_model_arrives(app: App, node: Node) -> None:
 
 
 def test_a_message_that_a_node_received_before_its_parts_counts_when_the_node_has_them(
-    app: App, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    app, node, monkeypatch
+):
     """The reply has more bytes than a message that was not measured allows."""
     early, push = [], http_grid.push_objects
 
-    def push_late(*args: Any, **kwargs: Any) -> Any:
+    def push_late(*args, **kwargs):
         (message,) = node.ask("PullMessages", PullMessagesRequest(node=node.id)).messages_list
         early.append(message)
         return push(*args, **kwargs)
@@ -124,7 +120,7 @@ def test_a_message_that_a_node_received_before_its_parts_counts_when_the_node_ha
     assert app.replies(sent)[sent].has_content()
 
 
-def test_a_reply_may_not_be_much_larger_than_what_was_sent(superlink: SuperLink, node: Node) -> None:
+def test_a_reply_may_not_be_much_larger_than_what_was_sent(superlink, node):
     app = App(superlink)  # whose messages were all small
     sent = app.send(node, MODEL)
     superlink.forget_peak()
@@ -141,7 +137,7 @@ def test_a_reply_may_not_be_much_larger_than_what_was_sent(superlink: SuperLink,
     app.close()
 
 
-def test_a_reply_with_too_many_objects_is_answered_by_an_error_at_once(app: App, node: Node) -> None:
+def test_a_reply_with_too_many_objects_is_answered_by_an_error_at_once(app, node):
     for count, reason in ((1100, "too many objects"), (5000, "the list of its objects has .* at most")):
         sent = app.send(node, MODEL)
         content = RecordDict({str(each): MetricRecord({"value": each}) for each in range(count)})
@@ -153,7 +149,7 @@ def test_a_reply_with_too_many_objects_is_answered_by_an_error_at_once(app: App,
         assert re.search(reason, reply.error.reason or "")
 
 
-def test_a_part_that_travels_once_counts_as_often_as_it_is_used(app: App, node: Node) -> None:
+def test_a_part_that_travels_once_counts_as_often_as_it_is_used(app, node):
     """Chunks of zeros, tied weights and LoRA's B matrices are equal before the training, and differ after."""
     size, count = 200_000, 12
     zeros = [np.zeros(size, np.uint8)] * count
@@ -170,7 +166,7 @@ def test_a_part_that_travels_once_counts_as_often_as_it_is_used(app: App, node: 
         assert app.replies(sent)[sent].has_content() == usable
 
 
-def test_the_chunks_of_a_zero_initialised_model_count_each_time() -> None:
+def test_the_chunks_of_a_zero_initialised_model_count_each_time():
     content = RecordDict({"model": ArrayRecord([np.zeros(12_000_000, np.float32)])})
     objects = get_all_nested_objects(content)
     parts = {name: reply_size.part_of(each.deflate()) for name, each in objects.items()}
@@ -181,13 +177,11 @@ def test_the_chunks_of_a_zero_initialised_model_count_each_time() -> None:
     assert size.beside < 2000
 
 
-def test_the_limit_is_that_of_the_largest_message_and_not_of_all_together(
-    superlink: SuperLink, app: App, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_limit_is_that_of_the_largest_message_and_not_of_all_together(superlink, app, node, monkeypatch):
     others = [superlink.node("other") for _ in range(4)]
     for each in others:
         each.activate()
-    allowed: list[int] = []
+    allowed = []
     monkeypatch.setattr(
         reply_size,
         "allowed_bytes",
@@ -210,9 +204,7 @@ def test_the_limit_is_that_of_the_largest_message_and_not_of_all_together(
     assert all(sent < 2000 for sent in beside)
 
 
-def test_a_message_that_is_no_reply_of_its_node_is_refused_and_leaves_nothing(
-    superlink: SuperLink, app: App, node: Node
-) -> None:
+def test_a_message_that_is_no_reply_of_its_node_is_refused_and_leaves_nothing(superlink, app, node):
     other = superlink.node("other")
     other.activate()
     app.send(node, MODEL)
@@ -245,9 +237,9 @@ def test_a_message_that_is_no_reply_of_its_node_is_refused_and_leaves_nothing(
     assert (superlink.state.num_message_ins(), superlink.state.query(sessions)) == before
 
 
-def test_a_run_that_a_client_invents_leaves_nothing() -> None:
+def test_a_run_that_a_client_invents_leaves_nothing():
     class State:
-        def rows(self, text: str, values: object = None) -> list[object]:
+        def rows(self, text, values=None):
             return []
 
     limits = reply_admission.ReplyAdmission(SimpleNamespace(state=State), lambda _: 0, DeliveredObjects())
@@ -257,13 +249,11 @@ def test_a_run_that_a_client_invents_leaves_nothing() -> None:
     assert limits._saved == {}
 
 
-def test_a_node_cannot_delete_the_messages_and_replies_of_another(
-    superlink: SuperLink, app: App, node: Node
-) -> None:
+def test_a_node_cannot_delete_the_messages_and_replies_of_another(superlink, app, node):
     attacker = superlink.node("attacker")
     attacker.activate()
 
-    def confirm(message_id: str) -> ConfirmMessageReceivedRequest:
+    def confirm(message_id):
         return ConfirmMessageReceivedRequest(
             node=attacker.id, run_id=app.run.run_id, message_object_id=message_id
         )
@@ -276,7 +266,7 @@ def test_a_node_cannot_delete_the_messages_and_replies_of_another(
     assert app.replies(sent)[sent].has_content()
 
 
-def test_a_message_is_answered_a_few_times_only(superlink: SuperLink, app: App, node: Node) -> None:
+def test_a_message_is_answered_a_few_times_only(superlink, app, node):
     app.send(node, MODEL)
     asked = node.receive()
     for number in range(reply_admission.ATTEMPTS):
@@ -284,10 +274,10 @@ def test_a_message_is_answered_a_few_times_only(superlink: SuperLink, app: App, 
     refused(node, "PushMessages", node.announce(Message(arrays(MODEL), reply_to=asked)), "too often")
 
 
-def forged(reply: Message, kind: str, body: Any) -> tuple[Message, dict[str, bytes], ObjectTree]:
+def forged(reply, kind, body):
     """Return the objects of a reply of which the first one of a kind has another body, and their tree."""
     objects = {name: each.deflate() for name, each in get_all_nested_objects(reply).items()}
-    new: dict[str, str] = {}  # names of changed objects
+    new = {}  # names of changed objects
     done = False
     changed = {}
     for name, content in objects.items():  # children first
@@ -300,15 +290,13 @@ def forged(reply: Message, kind: str, body: Any) -> tuple[Message, dict[str, byt
         new[name] = get_object_id(content)
         changed[new[name]] = content
 
-    def renamed(tree: ObjectTree) -> ObjectTree:
+    def renamed(tree):
         return ObjectTree(object_id=new[tree.object_id], children=map(renamed, tree.children))
 
     return reply, changed, renamed(get_object_tree(reply))
 
 
-def test_a_bad_reply_becomes_an_error_of_its_node_and_the_others_arrive(
-    superlink: SuperLink, app: App, node: Node
-) -> None:
+def test_a_bad_reply_becomes_an_error_of_its_node_and_the_others_arrive(superlink, app, node):
     victim = superlink.node("victim")
     victim.activate()
     theirs = app.send(victim, MODEL)
@@ -343,9 +331,7 @@ def test_a_bad_reply_becomes_an_error_of_its_node_and_the_others_arrive(
     assert app.replies(theirs)[theirs].has_content()
 
 
-def test_a_reply_may_hold_few_bytes_beside_its_arrays_even_if_the_model_is_large(
-    app: App, node: Node
-) -> None:
+def test_a_reply_may_hold_few_bytes_beside_its_arrays_even_if_the_model_is_large(app, node):
     """A record of many metrics takes 30 times its bytes of memory, and a second of CPU time for each MB."""
     for count, usable in ((1000, True), (600_000, False)):
         sent = app.send(node, 3_000_000)
@@ -358,11 +344,11 @@ def test_a_reply_may_hold_few_bytes_beside_its_arrays_even_if_the_model_is_large
     assert "beside its arrays" in reply.error.reason
 
 
-def repeat_chunk(body: bytes, times: int) -> bytes:
+def repeat_chunk(body, times):
     return body.replace(b'"arraychunk_ids": [0]', f'"arraychunk_ids": {[0] * times}'.encode())
 
 
-def test_the_limit_can_be_raised_and_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_can_be_raised_and_must_be_a_number(monkeypatch):
     assert reply_size.allowed_bytes(0) == 1024 * 1024
     assert reply_size.allowed_bytes(10**6) == 4 * 10**6
     monkeypatch.setenv(reply_size.VARIABLE, "5000000")
@@ -374,7 +360,7 @@ def test_the_limit_can_be_raised_and_must_be_a_number(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_limits_survive_a_restart(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_limits_survive_a_restart(tmp_path_factory):
     superlink = SuperLink(tmp_path_factory.mktemp("restarted"))
     try:
         node = superlink.node("node")

@@ -2,11 +2,8 @@
 
 import importlib
 import time
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from flwr.app import MetricRecord
@@ -28,15 +25,15 @@ NODE, OTHER, BANNED = 11, 12, 13
 class Servicer:
     """Delivers messages as the Fleet service does."""
 
-    def __init__(self, unconfirmed: deliveries.Unconfirmed) -> None:
-        self.messages: dict[int, list[Any]] = {}
+    def __init__(self, unconfirmed):
+        self.messages = {}
         self._unconfirmed = unconfirmed
 
-    def send(self, node: int, text: str, *, ttl: float = 100.0) -> None:
+    def send(self, node, text, *, ttl=100.0):
         metadata = SimpleNamespace(message_id=text, created_at=time.time(), ttl=ttl, run_id=1, group_id="")
         self.messages.setdefault(node, []).append(SimpleNamespace(metadata=metadata))
 
-    def asked_by(self, node: int) -> list[str]:
+    def asked_by(self, node):
         response = self._unconfirmed.again(node)
         if response is None:
             waiting = self.messages.get(node, [])
@@ -46,18 +43,16 @@ class Servicer:
 
 
 @pytest.fixture
-def unconfirmed() -> deliveries.Unconfirmed:
+def unconfirmed():
     return deliveries.Unconfirmed(PastRounds())
 
 
 @pytest.fixture
-def servicer(unconfirmed: deliveries.Unconfirmed) -> Servicer:
+def servicer(unconfirmed):
     return Servicer(unconfirmed)
 
 
-def test_a_message_is_delivered_until_its_node_confirms_it(
-    servicer: Servicer, unconfirmed: deliveries.Unconfirmed
-) -> None:
+def test_a_message_is_delivered_until_its_node_confirms_it(servicer, unconfirmed):
     servicer.send(NODE, "first")
     servicer.send(NODE, "second")
     servicer.send(OTHER, "another")
@@ -71,14 +66,14 @@ def test_a_message_is_delivered_until_its_node_confirms_it(
     assert servicer.asked_by(OTHER) == ["another"]
 
 
-def test_a_message_that_cannot_be_received_is_given_up(servicer: Servicer) -> None:
+def test_a_message_that_cannot_be_received_is_given_up(servicer):
     servicer.send(NODE, "broken")
     servicer.send(NODE, "next")
     received = [servicer.asked_by(NODE) for _ in range(deliveries.ATTEMPTS + 1)]
     assert received == [["broken"]] * deliveries.ATTEMPTS + [["next"]]
 
 
-def test_a_message_that_has_expired_is_not_delivered_again(servicer: Servicer) -> None:
+def test_a_message_that_has_expired_is_not_delivered_again(servicer):
     servicer.send(NODE, "old", ttl=0.0)
     assert servicer.asked_by(NODE) == ["old"]
     assert servicer.asked_by(NODE) == []
@@ -88,15 +83,13 @@ def test_a_message_that_has_expired_is_not_delivered_again(servicer: Servicer) -
 
 
 @pytest.fixture
-def state(
-    tmp_path: Path, unconfirmed: deliveries.Unconfirmed, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Any]:
+def state(tmp_path, unconfirmed, monkeypatch):
     """The SuperLink's own state, without Flower's own checks of messages and nodes."""
     sql = importlib.import_module("sqlalchemy")
     reply = importlib.import_module("flwr.supercore.state.schema.linkstate_models").MessageRes
     store_object = FewStatements.store_object
 
-    def get_message_res(this: Any, message_ids: set[str], run_id: int) -> list[Any]:
+    def get_message_res(this, message_ids, run_id):
         claimed = (
             sql.update(reply)
             .where(reply.reply_to_message_id.in_(message_ids), reply.delivered_at == "")
@@ -107,7 +100,7 @@ def state(
             found = sorted(database.scalars(claimed))
         return [SimpleNamespace(metadata=SimpleNamespace(message_id=each)) for each in found]
 
-    def fail_at_first(this: Any, run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
+    def fail_at_first(this, run_id, session_id, object_id, content):
         if this.failures:
             this.failures -= 1
             return False
@@ -120,12 +113,12 @@ def state(
     class State(CohortLinkState):
         failures = 0
 
-        def add_reply(self, to: str, parts: int, node: int = NODE) -> str:
+        def add_reply(self, to, parts, node=NODE):
             """Store the reply "re: TO", of which so many parts are missing; return the id of its push."""
             root = importlib.import_module(
                 "flwr.supercore.state.schema.corestate_models"
             ).ObjectPushSessionRoot
-            session: str = self.start_session(1)
+            session = self.start_session(1)
             with self.session() as database:
                 database.execute(sql.text("PRAGMA foreign_keys = OFF"))
                 new = {"message_id": f"re: {to}", "reply_to_message_id": to, "delivered_at": ""}
@@ -135,26 +128,26 @@ def state(
             self.set_push(session, pending_count=parts)
             return session
 
-        def set_push(self, session: str, **values: Any) -> None:
+        def set_push(self, session, **values):
             push = importlib.import_module("flwr.supercore.state.schema.corestate_models").ObjectPushSession
             with self.session() as database:
                 database.execute(sql.update(push).where(push.session_id == session).values(values))
 
-        def found(self, *ids: str) -> list[str]:
+        def found(self, *ids):
             return [each.metadata.message_id for each in self.get_message_res(set(ids), 1)]
 
-        def add_message(self, message_id: str, node: int, *, delivered: bool = True) -> None:
+        def add_message(self, message_id, node, *, delivered=True):
             message = importlib.import_module("flwr.supercore.state.schema.linkstate_models").MessageIns
             new = {"message_id": message_id, "dst_node_id": node, "delivered_at": "now" if delivered else ""}
             with self.session() as database:
                 database.execute(sql.insert(message).values(new))
 
-        def messages(self) -> list[str]:
+        def messages(self):
             message = importlib.import_module("flwr.supercore.state.schema.linkstate_models").MessageIns
             with self.session() as database:
                 return sorted(database.scalars(sql.select(message.message_id)))
 
-        def expect_part(self, session: str, object_id: str) -> None:
+        def expect_part(self, session, object_id):
             schema = importlib.import_module("flwr.supercore.state.schema.corestate_models")
             with self.session() as database:
                 new = {"session_id": session, "object_id": object_id}
@@ -165,17 +158,17 @@ def state(
 
     duties, path = Duties(), str(tmp_path / "state.db")
     duties.unconfirmed = unconfirmed
-    duties.presence = SimpleNamespace(returns=lambda node: True)  # type: ignore[assignment]
+    duties.presence = SimpleNamespace(returns=lambda node: True)
     objects = CohortObjectStore(path)
     objects.initialize()
     state = State(path, NoOpFederationManager(), objects, duties)
     state.initialize()
     yield state
     for each in (state, objects):
-        each._engine.dispose()  # type: ignore[union-attr]
+        each._engine.dispose()
 
 
-def test_a_reply_is_found_when_its_last_part_has_arrived(state: Any) -> None:
+def test_a_reply_is_found_when_its_last_part_has_arrived(state):
     push = state.add_reply("a", 2)
     state.add_reply("b", 0)
     assert state.found("a", "b", "c") == ["re: b"]
@@ -185,7 +178,7 @@ def test_a_reply_is_found_when_its_last_part_has_arrived(state: Any) -> None:
     assert state.found("a", "b", "c") == []
 
 
-def test_a_reply_whose_push_has_expired_is_found(state: Any) -> None:
+def test_a_reply_whose_push_has_expired_is_found(state):
     push = state.add_reply("a", 2)
     assert state.found("a") == []
     now = protocol.now()
@@ -193,9 +186,7 @@ def test_a_reply_whose_push_has_expired_is_found(state: Any) -> None:
     assert state.found("a") == ["re: a"]
 
 
-def test_a_node_that_restarts_gives_up_what_it_received_before(
-    state: Any, servicer: Servicer, unconfirmed: deliveries.Unconfirmed
-) -> None:
+def test_a_node_that_restarts_gives_up_what_it_received_before(state, servicer, unconfirmed):
     for name in ("confirmed", "half replied", "replied", "unconfirmed"):
         state.add_message(name, NODE)
     state.add_message("waiting", NODE, delivered=False)
@@ -216,7 +207,7 @@ def test_a_node_that_restarts_gives_up_what_it_received_before(
     assert state.messages() == ["another's", "replied", "waiting"]
 
 
-def test_a_part_is_stored_in_spite_of_a_locked_database_and_may_be_pushed_twice(state: Any) -> None:
+def test_a_part_is_stored_in_spite_of_a_locked_database_and_may_be_pushed_twice(state):
     push = state.add_reply("a", 2)
     record = MetricRecord({"loss": 1.0})
     content, part = record.deflate(), record.object_id

@@ -4,10 +4,8 @@ import errno
 import json
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +24,7 @@ from tests.support.processes import wait_for
 from tests.support.states import made
 
 
-def states(folder: Path) -> Any:
+def states(folder):
     """Return what gives a new, empty state in a folder."""
     folder.mkdir(exist_ok=True)
     state = made(folder / "superlink.db")
@@ -36,7 +34,7 @@ def states(folder: Path) -> Any:
 class Server:
     """A Fleet API that only has the enrolment."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.registry = Registry(folder)
         self.registry.prepare()
         factory = states(folder)
@@ -49,27 +47,27 @@ class Server:
         self.server.add_secure_port(self.address, grpc.ssl_server_credentials([pair]))
         self.server.start()
 
-    def enrol(self, token: str, key: str) -> None:
+    def enrol(self, token, key):
         enrol(self.address, self.files.ca, token, key)
 
-    def nodes(self) -> dict[str, str]:
+    def nodes(self):
         return {str(node.node_id): node.name for node in self.state.get_node_info()}
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path):
     server = Server(tmp_path)
     yield server
     server.server.stop(None)
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> list[str]:
+def keys(tmp_path):
     """Return three devices' public keys."""
     return [public_key_of(certificates.write_client_key(tmp_path / "keys", name)) for name in "abc"]
 
 
-def test_an_invitation_registers_one_key(server: Server, keys: list[str]) -> None:
+def test_an_invitation_registers_one_key(server, keys):
     token = server.registry.invite("pi-1", 60)
     for _ in range(2):  # the device missed the first answer
         server.enrol(token, keys[0])
@@ -81,20 +79,18 @@ def test_an_invitation_registers_one_key(server: Server, keys: list[str]) -> Non
     assert len(server.nodes()) == 1
 
 
-def test_concurrent_devices_cannot_share_an_invitation(
-    server: Server, keys: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_devices_cannot_share_an_invitation(server, keys, monkeypatch):
     token = server.registry.invite("pi-1", 60)
     write, together = server.registry._write, threading.Barrier(2)
 
-    def write_late(*arguments: Any) -> None:
+    def write_late(*arguments):
         with suppress(threading.BrokenBarrierError):
             together.wait(0.5)  # for another device to come as far as this one
         write(*arguments)
 
     monkeypatch.setattr(server.registry, "_write", write_late)
 
-    def join(key: str) -> bool:
+    def join(key):
         try:
             server.enrol(token, key)
         except ValueError:
@@ -119,9 +115,7 @@ def test_concurrent_devices_cannot_share_an_invitation(
         ("a large request", "5000 bytes, and at most 4096 are allowed"),
     ],
 )
-def test_a_refusal_names_its_reason_and_registers_nothing(
-    server: Server, keys: list[str], change: str, reason: str
-) -> None:
+def test_a_refusal_names_its_reason_and_registers_nothing(server, keys, change, reason):
     token, key = server.registry.invite("pi-1", 0 if change == "expired" else 60), keys[0]
     if change == "withdrawn":
         assert server.registry.withdraw("pi-1")
@@ -144,12 +138,10 @@ def test_a_refusal_names_its_reason_and_registers_nothing(
     assert not server.registry.client("pi-1").exists() or change == "registered"
 
 
-def test_a_full_disk_uses_up_no_invitation_and_a_device_is_told_no_paths(
-    server: Server, keys: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_uses_up_no_invitation_and_a_device_is_told_no_paths(server, keys, monkeypatch, caplog):
     token = server.registry.invite("pi-1", 60)
 
-    def full(*arguments: Any) -> None:
+    def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/cohort-server/invitations/x")
 
     with monkeypatch.context() as patch:
@@ -162,16 +154,14 @@ def test_a_full_disk_uses_up_no_invitation_and_a_device_is_told_no_paths(
     assert list(server.nodes().values()) == ["pi-1"]
 
 
-def test_whoever_has_a_token_occupies_few_threads_and_for_a_short_time(
-    server: Server, keys: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_has_a_token_occupies_few_threads_and_for_a_short_time(server, keys, monkeypatch):
     monkeypatch.setattr(enrolment, "SECONDS", 1.5)
     token, used, *others = (server.registry.invite(f"pi-{number}", 60) for number in range(1, AT_ONCE + 3))
     server.enrol(used, keys[1])
     credentials = grpc.ssl_channel_credentials(server.files.ca.read_bytes())
     never = threading.Event()
 
-    def no_body() -> Iterator[bytes]:
+    def no_body():
         never.wait(30)
         yield from ()
 
@@ -179,10 +169,10 @@ def test_whoever_has_a_token_occupies_few_threads_and_for_a_short_time(
         grpc.channel_ready_future(channel).result(10)
         ask = channel.stream_unary(METHOD)
 
-        def attack(tokens: list[str]) -> list[Any]:
+        def attack(tokens):
             return [ask.future(no_body(), metadata=((INVITATION_HEADER, each),)) for each in tokens]
 
-        def codes(attacks: list[Any]) -> list[str]:
+        def codes(attacks):
             return sorted(attack.exception(timeout=10).code().name for attack in attacks)
 
         of_one = attack(2 * AT_ONCE * [used])
@@ -196,9 +186,7 @@ def test_whoever_has_a_token_occupies_few_threads_and_for_a_short_time(
     assert sorted(server.nodes().values()) == ["pi-1", "pi-2", "pi-3"]
 
 
-def test_a_token_is_known_until_it_expires_or_a_day_after_its_use(
-    server: Server, keys: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_is_known_until_it_expires_or_a_day_after_its_use(server, keys, monkeypatch):
     registry, begin = server.registry, time.time()
     unused, used = registry.invite("pi-1", 60), registry.invite("pi-2", 60)
     registry.accept(used, keys[0], lambda name, key: "7")
@@ -214,19 +202,19 @@ def test_a_token_is_known_until_it_expires_or_a_day_after_its_use(
         assert not registry.knows(used)
 
 
-def test_an_invitation_is_withdrawn_before_or_after_its_use(tmp_path: Path) -> None:
+def test_an_invitation_is_withdrawn_before_or_after_its_use(tmp_path):
     """`cohort server revoke` would else miss a device that is joining, and the device would stay."""
     registry, withdrawn = Registry(tmp_path), threading.Event()
     registry.prepare()
     token = registry.invite("pi-1", 60)
 
-    def withdraw() -> None:
+    def withdraw():
         assert Registry(tmp_path).withdraw("pi-1")  # as another process
         withdrawn.set()
 
     revoking = threading.Thread(target=withdraw)
 
-    def register(name: str, key: str) -> str:
+    def register(name, key):
         revoking.start()
         assert not withdrawn.wait(0.3)
         return "7"
@@ -238,15 +226,15 @@ def test_an_invitation_is_withdrawn_before_or_after_its_use(tmp_path: Path) -> N
         registry.accept(token, "key", register)
 
 
-def test_the_request_of_a_stranger_is_not_read(server: Server) -> None:
-    ask: Any = Enrolment(server.registry, None).service
+def test_the_request_of_a_stranger_is_not_read(server):
+    ask = Enrolment(server.registry, None).service
     token = server.registry.invite("pi-1", 60)
 
     class Call:
         method = METHOD
         invocation_metadata: Any = ()
 
-    def passed_on(metadata: Any, method: str = METHOD) -> bool:
+    def passed_on(metadata, method=METHOD):
         call = Call()
         call.method, call.invocation_metadata = method, metadata
         return ask(call) is None
@@ -258,9 +246,7 @@ def test_the_request_of_a_stranger_is_not_read(server: Server) -> None:
     assert not passed_on(((INVITATION_HEADER, token),))
 
 
-def test_the_clients_that_a_new_database_lacks_are_registered_again(
-    server: Server, keys: list[str], tmp_path: Path
-) -> None:
+def test_the_clients_that_a_new_database_lacks_are_registered_again(server, keys, tmp_path):
     for name, key in zip(("pi-1", "pi-2"), keys, strict=False):
         server.enrol(server.registry.invite(name, 60), key)
     before = server.registry.clients()

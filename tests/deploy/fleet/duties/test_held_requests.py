@@ -2,10 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,29 +18,29 @@ ONE, TWO, RUN = 11, 12, 1  # nodes, and a run
 class Store:
     """Stores messages by node, and replies, as the SuperLink's state does."""
 
-    def __init__(self, held: held_requests.HeldRequests) -> None:
+    def __init__(self, held):
         self.held = held
-        self.messages: dict[int, list[str]] = {}
+        self.messages = {}
         self.pulls = 0
 
-    def send(self, node: int, text: str, *, missing: tuple[str, ...] = (), session: str = "s") -> None:
+    def send(self, node, text, *, missing=(), session="s"):
         self.messages.setdefault(node, []).append(text)
         self.held.message_stored(SimpleNamespace(dst_node_id=node, run_id=RUN), missing, session)
 
-    def send_part(self, name: str, *, session: str = "s") -> None:
+    def send_part(self, name, *, session="s"):
         self.held.object_stored(session, name)
 
-    def wait_for_pulls(self, count: int) -> None:
+    def wait_for_pulls(self, count):
         """Wait until messages have been looked up that many times."""
         assert wait_until(lambda: self.pulls == count, 30)
 
 
 class Servicer:
-    def __init__(self, store: Store, held: held_requests.HeldRequests) -> None:
+    def __init__(self, store, held):
         self.store, self._held = store, held
 
-    def pull_messages(self, node: int, call: "Call") -> Any:
-        def look() -> Any:
+    def pull_messages(self, node, call):
+        def look():
             self.store.pulls += 1
             return SimpleNamespace(messages_list=self.store.messages.pop(node, []))
 
@@ -52,30 +50,30 @@ class Servicer:
 class Call:
     """The server's side of a gRPC call."""
 
-    def __init__(self, *, active: bool = True) -> None:
+    def __init__(self, *, active=True):
         self.active = active
-        self.over: Callable[[], None] = lambda: None
+        self.over = lambda: None
 
-    def add_callback(self, callback: Callable[[], None]) -> bool:
+    def add_callback(self, callback):
         self.over = callback
         return self.active
 
-    def invocation_metadata(self) -> list[tuple[str, str]]:
+    def invocation_metadata(self):
         return []
 
 
 class Asking(threading.Thread):
     """A node that requests messages."""
 
-    def __init__(self, servicer: Servicer, node: int) -> None:
+    def __init__(self, servicer, node):
         super().__init__(daemon=True)
         self.call = Call()
         self.seconds = float("inf")
-        self.messages: list[str] | None = None
+        self.messages = None
         self._servicer, self._node = servicer, node
         self.start()
 
-    def run(self) -> None:
+    def run(self):
         began = time.monotonic()
         answer = self._servicer.pull_messages(self._node, self.call)
         self.messages = list((answer.wait() if isinstance(answer, Later) else answer).messages_list)
@@ -83,12 +81,12 @@ class Asking(threading.Thread):
 
 
 @pytest.fixture
-def servicer() -> Servicer:
+def servicer():
     held = held_requests.HeldRequests()
     return Servicer(Store(held), held)
 
 
-def test_a_held_request_is_answered_when_there_is_a_message_for_its_node(servicer: Servicer) -> None:
+def test_a_held_request_is_answered_when_there_is_a_message_for_its_node(servicer):
     one, two = Asking(servicer, ONE), Asking(servicer, TWO)
     servicer.store.wait_for_pulls(2)
     assert one.messages is None
@@ -102,7 +100,7 @@ def test_a_held_request_is_answered_when_there_is_a_message_for_its_node(service
     assert one.messages == ["too"]
 
 
-def test_a_message_that_arrived_before_the_request_is_returned_at_once(servicer: Servicer) -> None:
+def test_a_message_that_arrived_before_the_request_is_returned_at_once(servicer):
     servicer.store.send(ONE, "hello")
     for text in ("hello", "again"):
         asking = Asking(servicer, ONE)
@@ -112,8 +110,8 @@ def test_a_message_that_arrived_before_the_request_is_returned_at_once(servicer:
         servicer.store.send(ONE, "again")
 
 
-def test_a_request_after_a_failed_lookup_looks_again(servicer: Servicer) -> None:
-    def locked() -> Any:
+def test_a_request_after_a_failed_lookup_looks_again(servicer):
+    def locked():
         raise OSError("database is locked")
 
     with pytest.raises(OSError, match="locked"):
@@ -124,30 +122,30 @@ def test_a_request_after_a_failed_lookup_looks_again(servicer: Servicer) -> None
     assert asking.messages == ["hello"]
 
 
-def test_a_request_looks_again_if_an_earlier_one_of_its_node_got_the_message(servicer: Servicer) -> None:
+def test_a_request_looks_again_if_an_earlier_one_of_its_node_got_the_message(servicer):
     """The earlier connection is lost, so the message must be delivered again."""
-    later: list[Asking] = []
+    later = []
 
-    def look() -> Any:
+    def look():
         later.append(Asking(servicer, ONE))
         assert wait_until(lambda: servicer._held._requests[("node", ONE)] is not earlier, 10)
         return SimpleNamespace(messages_list=["hello"])
 
     servicer.store.wait_for_pulls(0)
-    earlier: Any = None
+    earlier = None
     begin = servicer._held._begin
 
-    def noted(request: Any, *arguments: Any) -> bool:
+    def noted(request, *arguments):
         nonlocal earlier
         earlier = earlier or request
         return begin(request, *arguments)
 
-    servicer._held._begin = noted  # type: ignore[method-assign]
+    servicer._held._begin = noted
     assert servicer._held.hold(ONE, Call(), look).messages_list == ["hello"]
     servicer.store.wait_for_pulls(1)  # although no message has arrived since
 
 
-def test_a_message_counts_as_arrived_when_all_its_parts_have(servicer: Servicer) -> None:
+def test_a_message_counts_as_arrived_when_all_its_parts_have(servicer):
     one, two = Asking(servicer, ONE), Asking(servicer, TWO)
     servicer.store.wait_for_pulls(2)
     servicer.store.send(ONE, "hello", missing=("model", "config"))
@@ -163,7 +161,7 @@ def test_a_message_counts_as_arrived_when_all_its_parts_have(servicer: Servicer)
         assert asking.messages == [text]
 
 
-def test_a_part_without_a_session_name_is_noticed(servicer: Servicer) -> None:
+def test_a_part_without_a_session_name_is_noticed(servicer):
     asking = Asking(servicer, ONE)
     servicer.store.wait_for_pulls(1)
     servicer.store.send(ONE, "hello", missing=("model",))
@@ -172,9 +170,7 @@ def test_a_part_without_a_session_name_is_noticed(servicer: Servicer) -> None:
     assert asking.messages == ["hello"]
 
 
-def test_the_number_of_remembered_incomplete_messages_is_limited(
-    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_remembered_incomplete_messages_is_limited(servicer, monkeypatch):
     monkeypatch.setattr(held_requests, "MAX_INCOMPLETE", 2)
     asking = Asking(servicer, ONE)
     servicer.store.wait_for_pulls(1)
@@ -187,9 +183,7 @@ def test_the_number_of_remembered_incomplete_messages_is_limited(
     assert asking.messages == ["hello"]
 
 
-def test_a_receiver_without_messages_causes_no_lookup_until_one_arrives(
-    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_receiver_without_messages_causes_no_lookup_until_one_arrives(servicer, monkeypatch):
     monkeypatch.setattr(held_requests, "HOLD", 0.2)
     Asking(servicer, ONE).join(10)
     assert servicer.store.pulls == 2  # when the request arrives and when its time is over
@@ -203,7 +197,7 @@ def test_a_receiver_without_messages_causes_no_lookup_until_one_arrives(
     assert servicer.store.pulls == 4
 
 
-def test_a_request_is_held_for_a_limited_time(servicer: Servicer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_is_held_for_a_limited_time(servicer, monkeypatch):
     monkeypatch.setattr(held_requests, "HOLD", 0.2)
     asking = Asking(servicer, ONE)
     asking.join(5)
@@ -212,8 +206,8 @@ def test_a_request_is_held_for_a_limited_time(servicer: Servicer, monkeypatch: p
 
 
 def test_the_old_request_of_a_node_that_asks_again_or_hangs_up_takes_no_message(
-    servicer: Servicer,
-) -> None:
+    servicer,
+):
     old = Asking(servicer, ONE)
     servicer.store.wait_for_pulls(1)
     new = Asking(servicer, ONE)
@@ -231,8 +225,8 @@ def test_the_old_request_of_a_node_that_asks_again_or_hangs_up_takes_no_message(
     assert servicer.store.messages == {TWO: ["hello"]}
 
 
-def test_a_held_request_of_a_node_occupies_no_thread(servicer: Servicer) -> None:
-    answers: list[list[str]] = []
+def test_a_held_request_of_a_node_occupies_no_thread(servicer):
+    answers = []
     nodes = range(10, 2010)  # 1 is the SuperLink itself
     threads = threading.active_count()
     with ThreadPoolExecutor(2) as pool:
@@ -248,7 +242,7 @@ def test_a_held_request_of_a_node_occupies_no_thread(servicer: Servicer) -> None
 
 
 @pytest.fixture
-def app(monkeypatch: pytest.MonkeyPatch) -> Any:
+def app(monkeypatch):
     """Return a ServerApp's access to the SuperLink: `pull(ids)` returns the replies and the seconds taken."""
     monkeypatch.setattr(held_requests, "LOOK", 20.0)
     monkeypatch.setattr(held_requests, "GATHER", 10.0)
@@ -256,7 +250,7 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Any:
     held = held_requests.HeldRequests()
     store = Store(held)
 
-    def look(asked: Any, state: Store, task: Any) -> Any:
+    def look(asked, state, task):
         store.pulls += 1
         here = store.messages.get(superlink(), [])
         found = [text for text in here if text in asked.message_ids]
@@ -266,26 +260,25 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Any:
     handlers = SimpleNamespace(pull_messages=look)
     held.hold_for_apps(handlers)
 
-    def pull(*ids: str) -> tuple[list[str], float]:
+    def pull(*ids):
         began = time.monotonic()
         response = handlers.pull_messages(
             SimpleNamespace(message_ids=list(ids)), store, SimpleNamespace(run_id=RUN)
         )
         return list(response.messages_list), time.monotonic() - began
 
-    def reply(*ids: str, after: float = 0.0) -> None:
+    def reply(*ids, after=0.0):
         for each in ids:
             threading.Timer(after, store.send, (superlink(), each)).start()
 
     return SimpleNamespace(store=store, pull=pull, reply=reply)
 
 
-def superlink() -> int:
-    node: int = protocol.SUPERLINK
-    return node
+def superlink():
+    return protocol.SUPERLINK
 
 
-def test_replies_that_arrive_together_are_returned_together(app: Any) -> None:
+def test_replies_that_arrive_together_are_returned_together(app):
     app.reply("a", after=0.5)
     app.reply("b", after=0.6)
     replies, seconds = app.pull("a", "b")
@@ -294,9 +287,7 @@ def test_replies_that_arrive_together_are_returned_together(app: Any) -> None:
     assert app.store.pulls == 2
 
 
-def test_a_reply_waits_for_the_others_for_a_short_time_only(
-    app: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_waits_for_the_others_for_a_short_time_only(app, monkeypatch):
     monkeypatch.setattr(held_requests, "GATHER", 0.3)
     app.reply("a", after=0.5)
     replies, seconds = app.pull("a", "b")
@@ -309,9 +300,7 @@ def test_a_reply_waits_for_the_others_for_a_short_time_only(
     assert app.store.pulls == 3  # only when its time was over: the last lookup found nothing
 
 
-def test_a_reply_that_arrived_before_it_was_requested_is_returned_at_once(
-    app: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_that_arrived_before_it_was_requested_is_returned_at_once(app, monkeypatch):
     app.store.send(superlink(), "b")
     with monkeypatch.context() as shortly:
         shortly.setattr(held_requests, "LOOK", 0.2)

@@ -2,11 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -21,22 +19,22 @@ NODE, PEER = 7, "ipv4:192.0.2.1:1"
 class State:
     """Keeps which nodes are online, as the SuperLink's state does; `locked` as long as its database is."""
 
-    def __init__(self, present: presence.Presence) -> None:
+    def __init__(self, present):
         self.present = present
-        self.online: set[int] = set()
-        self.intervals: dict[int, float] = {}  # of each node, as its last heartbeat stated it
+        self.online = set()
+        self.intervals = {}  # of each node, as its last heartbeat stated it
         self.locked = False
         present.begin(self)
 
-    def session(self) -> Any:
+    def session(self):
         return nullcontext()
 
-    def online_nodes(self) -> list[int]:
+    def online_nodes(self):
         if self.locked:
             raise OSError("database is locked")
         return list(self.online)
 
-    def activate_node(self, node_id: int, heartbeat_interval: float) -> bool:
+    def activate_node(self, node_id, heartbeat_interval):
         if self.present.returns(node_id):
             self.go_offline(node_id)
         if node_id in self.online:
@@ -44,25 +42,25 @@ class State:
         self.online.add(node_id)
         return True
 
-    def go_offline(self, node_id: int) -> bool:
+    def go_offline(self, node_id):
         if self.locked:
             raise OSError("database is locked")
         was_online = node_id in self.online
         self.online.discard(node_id)
         return was_online
 
-    def note_heartbeat(self, node_id: int, heartbeat_interval: float) -> bool:
+    def note_heartbeat(self, node_id, heartbeat_interval):
         self.online.add(node_id)
         self.intervals[node_id] = heartbeat_interval
         return True
 
 
 class Servicer:
-    def __init__(self, state: State, present: presence.Presence) -> None:
+    def __init__(self, state, present):
         self.state, self.present = state, present
-        self.acknowledged: Callable[[], object] = lambda: None
+        self.acknowledged = lambda: None
 
-    def send_node_heartbeat(self, node: int, call: Any) -> Any:
+    def send_node_heartbeat(self, node, call):
         held, answer = wire.HELD in call.invocation_metadata(), SimpleNamespace(success=True)
         self.state.note_heartbeat(node, presence.FOREVER if held else 30)
         self.acknowledged()
@@ -75,31 +73,31 @@ class Servicer:
 class Call(threading.Thread):
     """A heartbeat, and the server's side of its gRPC call."""
 
-    def __init__(self, servicer: Servicer, *, peer: str = PEER, held: bool = True) -> None:
+    def __init__(self, servicer, *, peer=PEER, held=True):
         super().__init__(daemon=True)
-        self.disconnect: Callable[[], None] = lambda: None
+        self.disconnect = lambda: None
         self._servicer, self._peer, self._held = servicer, peer, held
         self.waits = threading.Event()
         self.start()
 
-    def add_callback(self, callback: Callable[[], None]) -> bool:
+    def add_callback(self, callback):
         self.disconnect = callback
         self.waits.set()
         return True
 
-    def invocation_metadata(self) -> list[tuple[str, str]]:
+    def invocation_metadata(self):
         return [wire.HELD] if self._held else []
 
-    def peer(self) -> str:
+    def peer(self):
         return self._peer
 
-    def run(self) -> None:
+    def run(self):
         answer = self._servicer.send_node_heartbeat(NODE, self)
         if isinstance(answer, Later):
             answer.wait()
         self.disconnect()  # gRPC calls it at the end of every request
 
-    def connected(self) -> "Call":
+    def connected(self):
         assert self.waits.wait(10)
         return self
 
@@ -107,34 +105,34 @@ class Call(threading.Thread):
 class SilentCall:
     """The server's side of the gRPC calls of many heartbeats."""
 
-    def __init__(self) -> None:
-        self.callbacks: list[Callable[[], None]] = []
+    def __init__(self):
+        self.callbacks = []
 
-    def add_callback(self, callback: Callable[[], None]) -> bool:
+    def add_callback(self, callback):
         self.callbacks.append(callback)
         return True
 
-    def invocation_metadata(self) -> list[tuple[str, str]]:
+    def invocation_metadata(self):
         return [wire.HELD]
 
-    def peer(self) -> str:
+    def peer(self):
         return PEER
 
 
 @pytest.fixture
-def left() -> list[str]:
+def left():
     return []
 
 
 @pytest.fixture
-def servicer(monkeypatch: pytest.MonkeyPatch, left: list[str]) -> Servicer:
+def servicer(monkeypatch, left):
     monkeypatch.setattr(presence, "AWAY", 0.1)
     monkeypatch.setattr(presence, "ENDING", 0.1)
     present = presence.Presence(lambda: left.append("node"))
     return Servicer(State(present), present)
 
 
-def test_a_node_is_offline_soon_after_its_connection_ended(servicer: Servicer, left: list[str]) -> None:
+def test_a_node_is_offline_soon_after_its_connection_ended(servicer, left):
     state = servicer.state
     assert state.activate_node(NODE, 30)
     heartbeat = Call(servicer).connected()
@@ -143,7 +141,7 @@ def test_a_node_is_offline_soon_after_its_connection_ended(servicer: Servicer, l
     assert wait_until(lambda: NODE not in state.online and bool(left), 10)
 
 
-def test_the_end_of_an_old_connection_does_not_end_a_new_one(servicer: Servicer, left: list[str]) -> None:
+def test_the_end_of_an_old_connection_does_not_end_a_new_one(servicer, left):
     old = Call(servicer).connected()
     new = Call(servicer).connected()  # the node noticed first that the old connection is lost
     old.disconnect()
@@ -159,9 +157,7 @@ def test_the_end_of_an_old_connection_does_not_end_a_new_one(servicer: Servicer,
     assert wait_until(lambda: NODE not in servicer.state.online, 10)
 
 
-def test_a_restarted_node_is_let_in_at_once_and_a_second_one_is_not(
-    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restarted_node_is_let_in_at_once_and_a_second_one_is_not(servicer, monkeypatch):
     monkeypatch.setattr(presence, "AWAY", 60.0)  # it still counts as online
     state = servicer.state
     assert state.activate_node(NODE, 30)
@@ -177,17 +173,13 @@ def test_a_restarted_node_is_let_in_at_once_and_a_second_one_is_not(
     assert state.activate_node(NODE, 30)
 
 
-def test_a_node_that_never_sends_a_heartbeat_does_not_stay_online(
-    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_never_sends_a_heartbeat_does_not_stay_online(servicer, monkeypatch):
     monkeypatch.setattr(presence, "FIRST", 0.1)
     assert servicer.state.activate_node(NODE, 30)
     assert wait_until(lambda: NODE not in servicer.state.online, 10)
 
 
-def test_a_stock_node_stays_online_between_its_heartbeats(
-    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stock_node_stays_online_between_its_heartbeats(servicer, monkeypatch):
     monkeypatch.setattr(presence, "LATE", 0.1)
     assert servicer.state.activate_node(NODE, 30)
     Call(servicer, held=False).join(10)
@@ -196,7 +188,7 @@ def test_a_stock_node_stays_online_between_its_heartbeats(
     assert not servicer.state.activate_node(NODE, 30)
 
 
-def test_a_node_is_marked_as_soon_as_the_database_is_free(servicer: Servicer) -> None:
+def test_a_node_is_marked_as_soon_as_the_database_is_free(servicer):
     state = servicer.state
     heartbeat = Call(servicer).connected()
     state.locked = True
@@ -207,12 +199,10 @@ def test_a_node_is_marked_as_soon_as_the_database_is_free(servicer: Servicer) ->
     assert wait_until(lambda: NODE not in state.online, 10)
 
 
-def test_a_heartbeat_that_arrives_while_its_node_is_marked_keeps_the_node_online(
-    servicer: Servicer, left: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heartbeat_that_arrives_while_its_node_is_marked_keeps_the_node_online(servicer, left, monkeypatch):
     state, marked = servicer.state, threading.Event()
 
-    def go_offline(node_id: int) -> bool:
+    def go_offline(node_id):
         Call(servicer).connected()
         was_online = State.go_offline(state, node_id)
         marked.set()
@@ -226,12 +216,10 @@ def test_a_heartbeat_that_arrives_while_its_node_is_marked_keeps_the_node_online
     assert not left
 
 
-def test_a_node_that_is_marked_after_its_heartbeat_was_acknowledged_is_back(
-    servicer: Servicer, left: list[str]
-) -> None:
+def test_a_node_that_is_marked_after_its_heartbeat_was_acknowledged_is_back(servicer, left):
     state, acknowledged = servicer.state, threading.Event()
 
-    def wait_until_marked() -> None:
+    def wait_until_marked():
         acknowledged.set()
         assert wait_until(lambda: bool(left), 10)
 
@@ -244,7 +232,7 @@ def test_a_node_that_is_marked_after_its_heartbeat_was_acknowledged_is_back(
     assert wait_until(lambda: NODE in state.online, 10)
 
 
-def test_a_stream_of_heartbeats_and_activations_starts_one_thread(servicer: Servicer) -> None:
+def test_a_stream_of_heartbeats_and_activations_starts_one_thread(servicer):
     before = set(threading.enumerate())
     state = servicer.state
     for _ in range(50):
@@ -256,7 +244,7 @@ def test_a_stream_of_heartbeats_and_activations_starts_one_thread(servicer: Serv
     assert len(started) <= 1, started  # it marks absent nodes
 
 
-def test_a_held_heartbeat_occupies_no_thread(servicer: Servicer) -> None:
+def test_a_held_heartbeat_occupies_no_thread(servicer):
     call, answers, pool = SilentCall(), [], ThreadPoolExecutor(2)
     threads = threading.active_count()
     for node in range(2000):
@@ -272,11 +260,9 @@ def test_a_held_heartbeat_occupies_no_thread(servicer: Servicer) -> None:
     assert all(answer.success for answer in answers)
 
 
-def test_a_node_is_online_while_its_heartbeat_or_the_answer_waits_behind_a_model(
-    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_is_online_while_its_heartbeat_or_the_answer_waits_behind_a_model(servicer, monkeypatch):
     """As long as its connection exists, and the heartbeat is not overdue."""
-    looks: list[float] = []
+    looks = []
     monkeypatch.setattr(presence, "HOLD", 0.05)
     monkeypatch.setattr(presence, "LATE", 0.05)
     monkeypatch.setitem(sockets.forwarded, PEER, None)
@@ -293,8 +279,8 @@ def test_a_node_is_online_while_its_heartbeat_or_the_answer_waits_behind_a_model
 
 
 def test_a_node_that_sends_no_further_heartbeat_is_offline_although_its_connection_exists(
-    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    servicer, monkeypatch
+):
     monkeypatch.setattr(presence, "HOLD", 0.05)
     monkeypatch.setattr(presence, "LATE", 0.05)
     monkeypatch.setattr(presence, "OVERDUE", 0.3)
@@ -304,16 +290,16 @@ def test_a_node_that_sends_no_further_heartbeat_is_offline_although_its_connecti
 
 
 def test_a_request_that_a_proxy_ends_takes_its_node_offline_although_the_connection_exists(
-    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    servicer, monkeypatch
+):
     monkeypatch.setitem(sockets.forwarded, PEER, None)
     Call(servicer).connected().disconnect()
     assert wait_until(lambda: NODE not in servicer.state.online, 10)
 
 
 def test_the_state_is_not_written_while_a_heartbeat_is_held_and_expires_after_the_superlinks_end(
-    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    servicer, monkeypatch
+):
     state = servicer.state
     Call(servicer).connected()
     assert state.intervals == {NODE: presence.FOREVER}
@@ -328,8 +314,8 @@ def test_the_state_is_not_written_while_a_heartbeat_is_held_and_expires_after_th
     servicer.present.end()  # the SuperLink ends all the same
 
 
-def test_only_a_heartbeat_that_asks_for_it_is_held_for_minutes() -> None:
-    def held(*metadata: tuple[str, str]) -> float:
+def test_only_a_heartbeat_that_asks_for_it_is_held_for_minutes():
+    def held(*metadata):
         return held_requests.seconds(SimpleNamespace(invocation_metadata=lambda: metadata), presence.HOLD)
 
     assert held(wire.HELD) == presence.HOLD  # a device with Flower 1.39 gives up after 25 s

@@ -10,11 +10,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +23,7 @@ from deploy.processes.groups import wait_until
 from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
 from tests.deploy.fleet.gate.test_settings_check import BEFORE, CONFIRMED
-from tests.support.fleet import PULL, Connection, SuperLink
+from tests.support.fleet import PULL, Connection
 from tests.support.tls import is_closed
 
 SOON = 10.0  # s: an honest node behind the attackers' address waits up to 4 s on an idle machine
@@ -41,8 +38,8 @@ MOST = 150  # MB; without the gate the first attack took 3.8 GB
     ids=["settings not confirmed", "confirmed", "confirmed, requests that end"],
 )
 def test_headers_that_expand_take_little_memory_and_a_node_at_the_same_address_is_answered(
-    superlink: SuperLink, confirms: bool, count: int, end: bool
-) -> None:
+    superlink, confirms, count, end
+):
     honest = superlink.node("behind the same address")
     honest.activate()
     superlink.forget_peak()
@@ -50,7 +47,7 @@ def test_headers_that_expand_take_little_memory_and_a_node_at_the_same_address_i
     over = threading.Event()
     sent = [0] * ATTACKERS
 
-    def attack(number: int) -> None:
+    def attack(number):
         while not over.is_set():
             with suppress(OSError):  # closed by the SuperLink
                 attacker = Connection(superlink, confirms=confirms)
@@ -75,7 +72,7 @@ def test_headers_that_expand_take_little_memory_and_a_node_at_the_same_address_i
 
 
 @pytest.mark.network
-def test_headers_of_a_registered_node_that_expand_take_little_memory(superlink: SuperLink) -> None:
+def test_headers_of_a_registered_node_that_expand_take_little_memory(superlink):
     """It may send as many bytes as it likes; 16 connections sent 6.5 MB, which took 1 GB without the gate."""
     honest, attacker = superlink.node("honest"), superlink.node("attacks with headers")
     honest.activate()
@@ -95,9 +92,7 @@ def test_headers_of_a_registered_node_that_expand_take_little_memory(superlink: 
 
 @pytest.mark.network
 @pytest.mark.parametrize("kind", ["PING", "SETTINGS", "requests that are reset"])
-def test_frames_of_a_registered_node_without_end_take_little_memory_and_others_are_answered(
-    superlink: SuperLink, kind: str
-) -> None:
+def test_frames_of_a_registered_node_without_end_take_little_memory_and_others_are_answered(superlink, kind):
     honest, attacker = superlink.node("honest"), superlink.node("sends frames")
     honest.activate()
     attacker.activate()
@@ -108,7 +103,7 @@ def test_frames_of_a_registered_node_without_end_take_little_memory_and_others_a
     metadata = attacker.metadata
     sent = [0] * connection_gate.PER_NODE
 
-    def attack(number: int) -> None:
+    def attack(number):
         with suppress(OSError):  # closed by the SuperLink
             connection = Connection(superlink)
             connection.half_open(PULL, metadata)
@@ -138,19 +133,19 @@ def test_frames_of_a_registered_node_without_end_take_little_memory_and_others_a
 
 
 @pytest.mark.network
-def test_many_devices_behind_one_address_may_connect_at_the_same_moment(superlink: SuperLink) -> None:
+def test_many_devices_behind_one_address_may_connect_at_the_same_moment(superlink):
     devices = [superlink.node(f"one of many {number}") for number in range(100)]
     with ThreadPoolExecutor(len(devices)) as pool:
         list(pool.map(lambda each: each.activate(), devices))
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def authority(tmp_path_factory):
     return certificates.write_certificates(tmp_path_factory.mktemp("pki")).ca
 
 
 @pytest.fixture
-def make(authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Gate]:
+def make(authority, tmp_path, monkeypatch):
     """Makes a gate whose folder is in `tmp_path`."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     pair = [(authority.parent / name).read_bytes() for name in ("server.pem", "server.key")]
@@ -158,19 +153,19 @@ def make(authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 @pytest.fixture
-def echo(make: Callable[..., Gate]) -> Iterator[tuple[Gate, list[str]]]:
+def echo(make):
     """A gate before a server that sends everything back, and the names of the peers that the server saw."""
     opened, peers = make(), []
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(opened.behind.removeprefix("unix:"))
         server.listen(100)
 
-        def answer(connection: socket.socket) -> None:
+        def answer(connection):
             with connection, suppress(OSError):
                 while data := connection.recv(65536):
                     connection.sendall(data)
 
-        def accept() -> None:
+        def accept():
             with suppress(OSError):
                 while True:
                     connection, peer = server.accept()
@@ -183,7 +178,7 @@ def echo(make: Callable[..., Gate]) -> Iterator[tuple[Gate, list[str]]]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def connect(port: int, authority: Path, own_port: int = 0, **settings: Any) -> ssl.SSLSocket:
+def connect(port, authority, own_port=0, **settings):
     context = ssl.create_default_context(cafile=str(authority))
     context.set_alpn_protocols(["h2"])
     for name, value in settings.items():
@@ -192,20 +187,18 @@ def connect(port: int, authority: Path, own_port: int = 0, **settings: Any) -> s
     return context.wrap_socket(raw, server_hostname=LOOPBACK)
 
 
-def body(size: int) -> bytes:
+def body(size):
     """Return a frame with part of a body."""
     return struct.pack("!I", size)[1:] + bytes(6) + np.random.default_rng(0).bytes(size)
 
 
-def name_of(client: socket.socket) -> str:
+def name_of(client):
     return f"ipv4:{LOOPBACK}:{client.getsockname()[1]}"
 
 
 @pytest.mark.network
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_all_bytes_of_a_registered_node_pass_in_both_directions(
-    echo: tuple[Gate, list[str]], authority: Path, version: ssl.TLSVersion
-) -> None:
+def test_all_bytes_of_a_registered_node_pass_in_both_directions(echo, authority, version):
     opened, peers = echo
     sent = body(5_000_000) + body(5_000_000)
     with connect(opened.port, authority, maximum_version=version) as client:
@@ -215,7 +208,7 @@ def test_all_bytes_of_a_registered_node_pass_in_both_directions(
         opened.admitted(peers[0], 7)
         received = bytearray(BEFORE[:1])
 
-        def receive() -> None:
+        def receive():
             while len(received) < len(BEFORE + CONFIRMED + sent):
                 received.extend(client.recv(65536))
 
@@ -229,8 +222,8 @@ def test_all_bytes_of_a_registered_node_pass_in_both_directions(
 
 @pytest.mark.network
 def test_a_node_that_sends_frames_without_end_is_slowed_down_on_all_its_connections_and_not_cut_off(
-    echo: tuple[Gate, list[str]], authority: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    echo, authority, caplog
+):
     opened, _ = echo
     caplog.set_level("WARNING", "flwr")
     pings = 2 * FRAMES * (b"\0\0\x08\6\0\0\0\0\0" + bytes(8))
@@ -243,7 +236,7 @@ def test_a_node_that_sends_frames_without_end_is_slowed_down_on_all_its_connecti
             opened.admitted(name_of(each), 7)
         began = time.monotonic()
 
-        def receive(client: ssl.SSLSocket) -> float:
+        def receive(client):
             client.settimeout(30)
             while received[client] < expected:
                 received[client] += len(client.recv(65536))
@@ -262,7 +255,7 @@ def test_a_node_that_sends_frames_without_end_is_slowed_down_on_all_its_connecti
 
 
 @pytest.mark.network
-def test_of_a_stranger_few_bytes_pass(echo: tuple[Gate, list[str]], authority: Path) -> None:
+def test_of_a_stranger_few_bytes_pass(echo, authority):
     opened, _ = echo
     with connect(opened.port, authority) as client:
         client.sendall(BEFORE + CONFIRMED + body(2 * connection_gate.CHUNK))
@@ -279,9 +272,7 @@ def test_of_a_stranger_few_bytes_pass(echo: tuple[Gate, list[str]], authority: P
 
 
 @pytest.mark.network
-def test_strangers_beyond_a_limit_are_closed_the_oldest_first(
-    echo: tuple[Gate, list[str]], authority: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strangers_beyond_a_limit_are_closed_the_oldest_first(echo, authority, monkeypatch):
     opened, _ = echo
     monkeypatch.setattr(connection_gate, "STRANGERS", 4)
     clients = [connect(opened.port, authority) for _ in range(6)]
@@ -296,13 +287,11 @@ def test_strangers_beyond_a_limit_are_closed_the_oldest_first(
 
 
 @pytest.mark.network
-def test_a_gate_without_free_descriptors_closes_the_oldest_stranger(
-    echo: tuple[Gate, list[str]], authority: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gate_without_free_descriptors_closes_the_oldest_stranger(echo, authority, monkeypatch):
     opened, _ = echo
     accept, failures = opened._loop.sock_accept, iter([True])
 
-    async def fail_once(listening: socket.socket) -> Any:
+    async def fail_once(listening):
         if next(failures, False):
             raise OSError(errno.EMFILE, "Too many open files")
         return await accept(listening)
@@ -318,11 +307,11 @@ def test_a_gate_without_free_descriptors_closes_the_oldest_stranger(
 
 @pytest.mark.network
 def test_a_connection_that_moves_no_byte_is_closed(
-    make: Callable[..., Gate],
-    authority: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> None:
+    make,
+    authority,
+    monkeypatch,
+    request,
+):
     """A node that hangs, or whose proxy keeps the connection open, sends no pings."""
     monkeypatch.setattr(connection_gate, "SILENCE", 1.0)
     opened, _ = request.getfixturevalue("echo")
@@ -332,7 +321,7 @@ def test_a_connection_that_moves_no_byte_is_closed(
             each.sendall(BEFORE + CONFIRMED)
             opened.admitted(name_of(each), number)
 
-        def pinged_and_closed() -> bool:
+        def pinged_and_closed():
             pings.sendall(b"\0\0\x08\6\0\0\0\0\0" + bytes(8))
             return is_closed(hangs, 0.1)
 
@@ -341,7 +330,7 @@ def test_a_connection_that_moves_no_byte_is_closed(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
-def test_a_peer_that_still_takes_data_does_not_count_as_silent() -> None:
+def test_a_peer_that_still_takes_data_does_not_count_as_silent():
     with socket.create_server((LOOPBACK, 0)) as listener, socket.socket() as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
         peer.connect(listener.getsockname())
@@ -355,7 +344,7 @@ def test_a_peer_that_still_takes_data_does_not_count_as_silent() -> None:
             assert wait_until(lambda: not connection_gate.unacknowledged(raw), 10)
 
 
-def test_strangers_use_at_most_half_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_use_at_most_half_of_the_files(monkeypatch):
     for soft, expected in (
         (1024, 170),
         (65_536, 10_922),
@@ -366,9 +355,7 @@ def test_strangers_use_at_most_half_of_the_files(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.network
-def test_a_stranger_that_is_not_admitted_in_time_or_is_refused_often_is_closed(
-    echo: tuple[Gate, list[str]], authority: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stranger_that_is_not_admitted_in_time_or_is_refused_often_is_closed(echo, authority, monkeypatch):
     opened, peers = echo
     monkeypatch.setattr(connection_gate, "FIRST_REQUEST", 0.5)
     with connect(opened.port, authority) as stranger, connect(opened.port, authority) as known:
@@ -387,9 +374,7 @@ def test_a_stranger_that_is_not_admitted_in_time_or_is_refused_often_is_closed(
 
 
 @pytest.mark.network
-def test_a_connection_is_closed_when_its_peer_uses_the_port_again(
-    echo: tuple[Gate, list[str]], authority: Path
-) -> None:
+def test_a_connection_is_closed_when_its_peer_uses_the_port_again(echo, authority):
     """The gate does not notice the reset of a stranger that has sent all that it may send."""
     opened, _ = echo
     port = 0
@@ -414,12 +399,12 @@ def test_a_connection_is_closed_when_its_peer_uses_the_port_again(
         ("fe80::7%eth0", "fe80::7%eth0"),
     ],
 )
-def test_the_addresses_of_an_ipv6_network_count_as_one(address: str, expected: str) -> None:
+def test_the_addresses_of_an_ipv6_network_count_as_one(address, expected):
     assert origin(address) == expected
 
 
 @pytest.mark.network
-def test_a_node_has_a_bounded_number_of_connections(echo: tuple[Gate, list[str]], authority: Path) -> None:
+def test_a_node_has_a_bounded_number_of_connections(echo, authority):
     """One client with a registered key would else use up the descriptors of the server."""
     opened, peers = echo
     clients = []
@@ -436,11 +421,11 @@ def test_a_node_has_a_bounded_number_of_connections(echo: tuple[Gate, list[str]]
 
 @pytest.mark.network
 def test_closed_connections_write_a_line_a_minute(
-    echo: tuple[Gate, list[str]],
-    authority: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    echo,
+    authority,
+    monkeypatch,
+    caplog,
+):
     opened, _ = echo
     with caplog.at_level("WARNING", "flwr"):
         for told in (0.0, 0.0, connection_gate.TOLD):
@@ -457,14 +442,14 @@ def test_closed_connections_write_a_line_a_minute(
 
 @pytest.mark.network
 def test_the_log_says_that_connections_cannot_be_forwarded(
-    echo: tuple[Gate, list[str]],
-    authority: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    echo,
+    authority,
+    monkeypatch,
+    caplog,
+):
     opened, _ = echo
 
-    async def full(inside: socket.socket, peer: str) -> None:
+    async def full(inside, peer):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(opened, "_connect", full)
@@ -475,7 +460,7 @@ def test_the_log_says_that_connections_cannot_be_forwarded(
 
 
 @pytest.mark.network
-def test_a_peer_that_speaks_another_protocol_is_closed(echo: tuple[Gate, list[str]], authority: Path) -> None:
+def test_a_peer_that_speaks_another_protocol_is_closed(echo, authority):
     opened, peers = echo
     with socket.create_connection((LOOPBACK, opened.port)) as plain:
         plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -494,9 +479,7 @@ def test_a_peer_that_speaks_another_protocol_is_closed(echo: tuple[Gate, list[st
 
 
 @pytest.mark.network
-def test_a_connection_that_the_server_ends_ends_for_the_peer(
-    make: Callable[..., Gate], authority: Path
-) -> None:
+def test_a_connection_that_the_server_ends_ends_for_the_peer(make, authority):
     opened = make()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(opened.behind.removeprefix("unix:"))
@@ -510,20 +493,18 @@ def test_a_connection_that_the_server_ends_ends_for_the_peer(
             assert is_closed(client, 5)
 
 
-def test_a_gate_whose_port_is_taken_is_none(make: Callable[..., Gate]) -> None:
+def test_a_gate_whose_port_is_taken_is_none(make):
     with socket.create_server((LOOPBACK, 0)) as taken, pytest.raises(OSError, match="already in use"):
         make(f"{LOOPBACK}:{taken.getsockname()[1]}")
 
 
-def test_all_addresses_and_names_can_be_listened_on(make: Callable[..., Gate]) -> None:
+def test_all_addresses_and_names_can_be_listened_on(make):
     for host in ("0.0.0.0", "[::]", "localhost"):
         listening = make(f"{host}:0")
         socket.create_connection((LOOPBACK, listening.port)).close()
 
 
-def test_what_others_put_into_the_folder_of_temporary_files_does_not_stop_a_gate(
-    make: Callable[..., Gate], tmp_path: Path
-) -> None:
+def test_what_others_put_into_the_folder_of_temporary_files_does_not_stop_a_gate(make, tmp_path):
     os.mkfifo(tmp_path / "cohort-gate-pipe")  # to open it would block
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "cohort-gate-link").symlink_to(tmp_path / "elsewhere")
@@ -531,14 +512,12 @@ def test_what_others_put_into_the_folder_of_temporary_files_does_not_stop_a_gate
     assert (tmp_path / "elsewhere").exists()
 
 
-def _make_and_die(make: Callable[..., Gate]) -> None:
+def _make_and_die(make):
     make()
     os._exit(1)
 
 
-def test_the_folder_of_a_gate_that_was_killed_is_removed_by_the_next_one(
-    make: Callable[..., Gate], tmp_path: Path
-) -> None:
+def test_the_folder_of_a_gate_that_was_killed_is_removed_by_the_next_one(make, tmp_path):
     killed = multiprocessing.get_context("fork").Process(target=_make_and_die, args=[make])
     killed.start()
     killed.join(30)

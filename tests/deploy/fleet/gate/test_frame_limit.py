@@ -13,17 +13,17 @@ DATA, SETTINGS, PING = 0, 4, 6
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(frame_limit.time, "monotonic", lambda: now[0])
     return now
 
 
-def frame(kind: int, length: int = 8) -> bytes:
+def frame(kind, length=8):
     return struct.pack("!I", length)[1:] + bytes([kind]) + bytes(5 + length)
 
 
-def passed(pieces: list[bytes], budget: FrameBudget, clock: list[float]) -> tuple[bytes, int]:
+def passed(pieces, budget, clock):
     """Return what a counter lets pass of all pieces, and for how many seconds it let them wait."""
     counter, result, seconds = FrameCounter(), bytearray(), 0
     for piece in pieces:
@@ -38,9 +38,7 @@ def passed(pieces: list[bytes], budget: FrameBudget, clock: list[float]) -> tupl
 
 
 @pytest.mark.parametrize("largest", [1, 5, 100, 30_000])
-def test_frames_are_counted_wherever_they_are_cut_and_all_bytes_pass(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch, largest: int
-) -> None:
+def test_frames_are_counted_wherever_they_are_cut_and_all_bytes_pass(clock, monkeypatch, largest):
     monkeypatch.setattr(frame_limit, "FRAMES", 20)
     rng = np.random.default_rng(largest)
     frames = [(int(rng.integers(10)), int(rng.choice([0, 8, 100, 3000]))) for _ in range(100)]
@@ -58,7 +56,7 @@ def test_frames_are_counted_wherever_they_are_cut_and_all_bytes_pass(
     assert counted / 22 - 1 <= seconds <= counted / 20
 
 
-def test_the_connections_of_a_node_share_a_budget_which_is_renewed_each_second(clock: list[float]) -> None:
+def test_the_connections_of_a_node_share_a_budget_which_is_renewed_each_second(clock):
     budget, first, second = FrameBudget(), FrameCounter(), FrameCounter()
     pings = FRAMES * frame(PING)
     assert first.passing(PREFACE + pings, budget) == len(PREFACE + pings)
@@ -70,8 +68,8 @@ def test_the_connections_of_a_node_share_a_budget_which_is_renewed_each_second(c
 
 
 def test_data_in_large_frames_does_not_count_and_large_frames_without_data_count_more(
-    clock: list[float],
-) -> None:
+    clock,
+):
     budget, counter = FrameBudget(), FrameCounter()
     large = 10 * FRAMES * frame(DATA, 1024)
     assert counter.passing(PREFACE + large, budget) == len(PREFACE + large)

@@ -13,14 +13,13 @@ import pytest
 from deploy.fleet.gate import http_answer
 from deploy.processes.groups import Process, wait_until
 from deploy.processes.ports import LOOPBACK, free_ports
-from tests.support.fleet import SuperLink
 
 ASKED = b"POST /v1/fleet/activate-node HTTP/1.1\r\nHost: localhost\r\nContent-Length: 40000\r\n\r\n"
 
 
 @pytest.mark.network
 @pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
-def test_a_request_of_http_is_answered_and_other_bytes_are_not(superlink: SuperLink, tls: bool) -> None:
+def test_a_request_of_http_is_answered_and_other_bytes_are_not(superlink, tls):
     context = ssl.create_default_context(cafile=str(superlink.authority))
     for sent, answered in ((ASKED + bytes(40_000), True), (b"SSH-2.0-OpenSSH_9.2\r\n", False)):
         connection = socket.create_connection((LOOPBACK, superlink.port))
@@ -39,7 +38,7 @@ def test_a_request_of_http_is_answered_and_other_bytes_are_not(superlink: SuperL
 
 
 @pytest.mark.network
-def test_flowers_own_supernode_says_what_to_do(superlink: SuperLink, tmp_path: Path) -> None:
+def test_flowers_own_supernode_says_what_to_do(superlink, tmp_path):
     (port,) = free_ports(1)
     program = Path(sys.executable).with_name("flower-supernode")
     command = [str(program), "--superlink", superlink.address, "--port", str(port)]

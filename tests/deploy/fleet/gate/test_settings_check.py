@@ -13,7 +13,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 1, 4, 6, 8, 9
 
 
-def frame(kind: int, content: bytes = b"", flags: int = 0) -> bytes:
+def frame(kind, content=b"", flags=0):
     return struct.pack("!I", len(content))[1:] + struct.pack("!BBI", kind, flags, 0) + content
 
 
@@ -25,7 +25,7 @@ AFTER = frame(HEADERS, b"\x93" * 50)
 
 
 @given(st.lists(st.integers(0, len(BEFORE + CONFIRMED + AFTER)), max_size=8))
-def test_all_that_grpc_sends_passes_however_it_is_cut(cuts: list[int]) -> None:
+def test_all_that_grpc_sends_passes_however_it_is_cut(cuts):
     data = BEFORE + CONFIRMED + AFTER
     places = [0, *sorted(cuts), len(data)]
     check = SettingsCheck()
@@ -37,14 +37,14 @@ def test_all_that_grpc_sends_passes_however_it_is_cut(cuts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("kind", [HEADERS, CONTINUATION, 0, 2, 3, 5, 7, 255])
-def test_nothing_of_a_request_passes_before_the_settings_are_confirmed(kind: int) -> None:
+def test_nothing_of_a_request_passes_before_the_settings_are_confirmed(kind):
     check = SettingsCheck()
     assert check.allowed(BEFORE) == BEFORE
     with pytest.raises(NotAllowedError, match="before it had confirmed the settings"):
         check.allowed(frame(kind, b"\x93"))
 
 
-def test_a_peer_cannot_send_much_before_the_settings_are_confirmed() -> None:
+def test_a_peer_cannot_send_much_before_the_settings_are_confirmed():
     check = SettingsCheck()
     assert check.allowed(PREFACE) == PREFACE
     ping = frame(PING, bytes(8))
@@ -57,7 +57,7 @@ def test_a_peer_cannot_send_much_before_the_settings_are_confirmed() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_do_not_confirm_the_settings_open_no_way(data: bytes) -> None:
+def test_bytes_that_do_not_confirm_the_settings_open_no_way(data):
     for start in (b"", PREFACE):
         check = SettingsCheck()
         try:
@@ -69,6 +69,6 @@ def test_bytes_that_do_not_confirm_the_settings_open_no_way(data: bytes) -> None
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", b"PRI * HTTP/2.0\r\n\r\nXX"])
-def test_another_protocol_is_refused(data: bytes) -> None:
+def test_another_protocol_is_refused(data):
     with pytest.raises(NotAllowedError, match="HTTP/2"):
         SettingsCheck().allowed(data)

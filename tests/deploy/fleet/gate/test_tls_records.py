@@ -10,9 +10,6 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -24,11 +21,11 @@ from deploy.tls import certificates
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def keys(tmp_path_factory):
     return certificates.write_certificates(tmp_path_factory.mktemp("pki")).ca.parent
 
 
-def client_context(keys: Path) -> ssl.SSLContext:
+def client_context(keys):
     return ssl.create_default_context(cafile=str(keys / "ca.crt"))
 
 
@@ -41,7 +38,7 @@ class Received:
         The folder with the server's certificate and key.
     """
 
-    def __init__(self, keys: Path) -> None:
+    def __init__(self, keys):
         self.client, self._server = socket.socketpair()
         self.client.settimeout(30)
         self._server.setblocking(False)
@@ -49,11 +46,11 @@ class Received:
         self._context.options |= ssl.OP_NO_RENEGOTIATION
         self._context.load_cert_chain(keys / "server.pem", keys / "server.key")
         self.data = b""
-        self.error: Exception | None = None
+        self.error = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._receive()), daemon=True)
         self._thread.start()
 
-    async def _receive(self) -> None:
+    async def _receive(self):
         peer = TlsPeer(self._context, self._server, asyncio.get_running_loop())
         try:
             await peer.handshake()
@@ -65,7 +62,7 @@ class Received:
             self.error = error
         self._server.close()
 
-    def wait(self) -> None:
+    def wait(self):
         self._thread.join(30)
         assert not self._thread.is_alive()
         self.client.close()
@@ -73,21 +70,21 @@ class Received:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("most", [7, 5000, 100_000])
-def test_all_data_arrives_however_the_records_are_cut(keys: Path, version: ssl.TLSVersion, most: int) -> None:
+def test_all_data_arrives_however_the_records_are_cut(keys, version, most):
     server = Received(keys)
     context = client_context(keys)
     context.maximum_version = version
     cuts, incoming, outgoing = random.Random(most), ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_hostname=LOOPBACK)
 
-    def send() -> None:
+    def send():
         data = outgoing.read()
         while data:
             size = cuts.randint(1, most)
             server.client.sendall(data[:size])
             data = data[size:]
 
-    def read() -> bytes:
+    def read():
         while True:
             try:
                 return tls.read(100)
@@ -109,7 +106,7 @@ def test_all_data_arrives_however_the_records_are_cut(keys: Path, version: ssl.T
     assert server.error is None
 
 
-def test_a_peer_cannot_change_its_keys_without_end(keys: Path, tmp_path: Path) -> None:
+def test_a_peer_cannot_change_its_keys_without_end(keys, tmp_path):
     """A change of 27 bytes takes the server 30 us or more. OpenSSL allows any number of changes."""
     server = Received(keys)
     context = client_context(keys)
@@ -126,17 +123,17 @@ def test_a_peer_cannot_change_its_keys_without_end(keys: Path, tmp_path: Path) -
     assert str(server.error) == "too many records of TLS without data"
 
 
-def _secret(client: ssl.SSLSocket, log: Path) -> bytes:
+def _secret(client, log):
     """Return the secret of the first keys of the newest client, which OpenSSL has written into a file."""
     assert client.cipher() == ("TLS_AES_256_GCM_SHA384", "TLSv1.3", 256)
     lines = [each for each in log.read_text().splitlines() if each.startswith("CLIENT_TRAFFIC_SECRET_0")]
     return bytes.fromhex(lines[-1].split()[2])
 
 
-def _key_changes(secret: bytes, count: int) -> bytes:
+def _key_changes(secret, count):
     """Return records that each announce a change of the keys (RFC 8446, sections 4.6.3 and 7.2)."""
 
-    def derive(label: bytes, length: int) -> bytes:
+    def derive(label, length):
         label = b"tls13 " + label
         text = struct.pack("!HB", length, len(label)) + label + b"\0\1"
         return hmac.digest(secret, text, hashlib.sha384)[:length]
@@ -150,7 +147,7 @@ def _key_changes(secret: bytes, count: int) -> bytes:
     return records
 
 
-def test_a_peer_cannot_begin_a_handshake_with_much_or_in_many_pieces(keys: Path) -> None:
+def test_a_peer_cannot_begin_a_handshake_with_much_or_in_many_pieces(keys):
     hello = b"\1" + struct.pack("!I", 131_000)[1:] + b"\3\3" + bytes(131_000)
     for size, sent in ((RECORD, 2 * RECORD), (1, EMPTY_RECORDS + 1)):
         server = Received(keys)
@@ -161,7 +158,7 @@ def test_a_peer_cannot_begin_a_handshake_with_much_or_in_many_pieces(keys: Path)
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"\x16\x02\x00\x00\x01", b"\x16\x03\x01\xff\xff"])
-def test_another_protocol_is_refused(keys: Path, data: bytes) -> None:
+def test_another_protocol_is_refused(keys, data):
     server = Received(keys)
     server.client.sendall(data)
     server.wait()
@@ -179,7 +176,7 @@ class Echo:
         Makes the event loop.
     """
 
-    def __init__(self, keys: Path, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    def __init__(self, keys, loop):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(keys / "server.pem", keys / "server.key")
         limit_records(context)
@@ -190,18 +187,18 @@ class Echo:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, reader, writer):
         with contextlib.suppress(OSError):
             while line := await reader.readline():
                 writer.write(line)
                 await writer.drain()
         writer.close()
 
-    def connect(self, context: ssl.SSLContext) -> ssl.SSLSocket:
+    def connect(self, context):
         raw = socket.create_connection((LOOPBACK, self.port), 30)
         return context.wrap_socket(raw, server_hostname=LOOPBACK)
 
-    def close(self) -> None:
+    def close(self):
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._server.close()
@@ -211,7 +208,7 @@ class Echo:
         self._loop.close()
 
 
-def loops() -> list[Any]:
+def loops():
     """Return the event loops that uvicorn may use."""
     found = [pytest.param(asyncio.new_event_loop, id="asyncio")]
     with contextlib.suppress(ModuleNotFoundError):
@@ -220,16 +217,14 @@ def loops() -> list[Any]:
 
 
 @pytest.fixture(params=loops())
-def echo(keys: Path, request: pytest.FixtureRequest) -> Iterator[Echo]:
+def echo(keys, request):
     server = Echo(keys, request.param)
     yield server
     server.close()
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_server_with_limited_records_receives_all_data(
-    echo: Echo, keys: Path, version: ssl.TLSVersion
-) -> None:
+def test_a_server_with_limited_records_receives_all_data(echo, keys, version):
     context = client_context(keys)
     context.maximum_version = context.minimum_version = version
     sent = random.Random(0).randbytes(30 * RECORD).replace(b"\n", b"") + b"\n"
@@ -243,9 +238,7 @@ def test_a_server_with_limited_records_receives_all_data(
         assert client.unwrap().recv(1) == b""
 
 
-def test_a_server_with_limited_records_closes_a_peer_that_changes_its_keys_without_end(
-    echo: Echo, keys: Path, tmp_path: Path
-) -> None:
+def test_a_server_with_limited_records_closes_a_peer_that_changes_its_keys_without_end(echo, keys, tmp_path):
     context = client_context(keys)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.keylog_filename = str(tmp_path / "secrets")
@@ -264,7 +257,7 @@ def test_a_server_with_limited_records_closes_a_peer_that_changes_its_keys_witho
         assert client.recv(100) == b"the others\n"
 
 
-def is_open(raw: socket.socket) -> bool:
+def is_open(raw):
     """Whether the other side leaves a connection open until the time of the socket is over."""
     try:
         while raw.recv(65536):

@@ -1,12 +1,7 @@
 """A jump of the clock of the SuperLink's machine ends no run."""
 
-from __future__ import annotations
-
 import importlib
-from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 from flwr.app import Message, RecordDict
@@ -24,16 +19,16 @@ HOUR = 3600.0
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+def clock(monkeypatch):
     """Return a clock that only the test moves: `time` passes, and `jump` is how far the clock has jumped."""
 
     class Clock:
         time, jump = 1000.0, 0.0
 
-        def monotonic(self) -> float:
+        def monotonic(self):
             return self.time
 
-        def now(self) -> Any:
+        def now(self):
             return began + timedelta(seconds=self.time + self.jump)
 
     clock, began = Clock(), validator.now()
@@ -45,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def state(tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def state(tmp_path, clock, monkeypatch):
     state = made(tmp_path / "superlink.db")
     monkeypatch.setattr(validator, "now", state.clock_jumps.now_for_messages)
     monkeypatch.setattr("deploy.fleet.state.LOOK", 0.0)  # tokens are cleaned up whenever the test asks
@@ -53,7 +48,7 @@ def state(tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def is_running(state: Any) -> Callable[[], bool]:
+def is_running(state):
     """Start a run, and return a function that tells whether its ServerApp counts as alive."""
     arguments = ("app", "1", "hash", {}, NOOP_FEDERATION_ID, None, "flwr_aid", TaskType.SERVER_APP)
     (run,) = state.get_run_info(run_ids=[state.create_run(*arguments)])
@@ -63,9 +58,7 @@ def is_running(state: Any) -> Callable[[], bool]:
     return lambda: state.get_task_by_token(token) is not None
 
 
-def test_a_serverapp_outlives_jumps_of_the_clock(
-    state: Any, clock: Any, is_running: Callable[[], bool], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_serverapp_outlives_jumps_of_the_clock(state, clock, is_running, caplog):
     for jump in (HOUR, 3 * HOUR, 0.0, -HOUR, HOUR):
         clock.jump = jump
         assert is_running()
@@ -76,24 +69,20 @@ def test_a_serverapp_outlives_jumps_of_the_clock(
     ]
 
 
-def test_a_serverapp_without_heartbeats_dies_after_a_jump_too(
-    clock: Any, is_running: Callable[[], bool]
-) -> None:
+def test_a_serverapp_without_heartbeats_dies_after_a_jump_too(clock, is_running):
     clock.jump = HOUR
     assert is_running()
     clock.time += HOUR / 2
     assert not is_running()
 
 
-def test_a_message_from_before_a_jump_can_be_pushed_for_a_while(
-    clock: Any, is_running: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_from_before_a_jump_can_be_pushed_for_a_while(clock, is_running, monkeypatch):
     for name, value in {"task": 1, "run": 1, "node": SUPERLINK_NODE_ID}.items():
         monkeypatch.setattr(TaskIdentity, f"_{name}_id", value)
     message = Message(RecordDict(), 7, "train", ttl=60)
     message.metadata.__dict__["_created_at"] = clock.now().timestamp()
 
-    def errors() -> list[str]:
+    def errors():
         is_running()  # asked in every request of a ServerApp
         return [each for each in validator.validate_message(message, is_reply_message=False) if "TTL" in each]
 

@@ -3,7 +3,6 @@
 import sqlite3
 from contextlib import closing
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from alembic import command
@@ -19,7 +18,7 @@ BEFORE = "8f4785e2dc47"  # the last change of the tables in Flower 1.39
 OURS = {"cohort_waiting", "cohort_parents", "cohort_runs"}  # our indexes of Flower's tables, then as now
 
 
-def answers(database: Path, question: str) -> set[str]:
+def answers(database, question):
     with closing(sqlite3.connect(database)) as connection:
         return {row[0] for row in connection.execute(question)}
 
@@ -30,7 +29,7 @@ TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
+def database(tmp_path):
     """A database with the tables of before, a node and a run."""
     file = tmp_path / "superlink.db"
     state = made(file)
@@ -42,7 +41,7 @@ def database(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_tables_of_before_are_brought_up_to_date_and_keep_nodes_and_runs(database: Path) -> None:
+def test_the_tables_of_before_are_brought_up_to_date_and_keep_nodes_and_runs(database):
     made(database.with_name("new.db"))
     newest = answers(database.with_name("new.db"), REVISION)
     assert newest != {BEFORE} or version("flwr") == "1.40.0"  # whose tables are those of 1.39
@@ -63,7 +62,7 @@ def test_the_tables_of_before_are_brought_up_to_date_and_keep_nodes_and_runs(dat
     assert state.claim_task(run.primary_task_id)
 
 
-def test_the_tables_of_a_newer_flower_are_refused_and_stay(database: Path) -> None:
+def test_the_tables_of_a_newer_flower_are_refused_and_stay(database):
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = 'of-2027'")
     with pytest.raises(SystemExit) as refused:

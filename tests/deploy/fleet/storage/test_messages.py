@@ -2,11 +2,9 @@
 
 import random
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, RecordDict
 from flwr.common.constant import HEARTBEAT_PATIENCE, SUPERLINK_NODE_ID
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as WireMessage
@@ -36,26 +34,26 @@ class Stock(SqlLinkState):
     valid_message, go_offline = SqlLinkState.get_valid_message_ins, SqlLinkState.deactivate_node
     expect_objects = SqlLinkState.preregister_object_tree
 
-    def store_message(self, found: Any) -> bool:
+    def store_message(self, found):
         return self.store_message_ins(message_from_proto(found)) is not None
 
-    def store_reply(self, found: Any) -> bool:
+    def store_reply(self, found):
         return self.store_message_res(message_from_proto(found)) is not None
 
-    def next_message(self, node: int) -> Any:
+    def next_message(self, node):
         found = self.get_message_ins(node, 1)
         return message_to_proto(found[0]) if found else None
 
-    def come_online(self, node: int, heartbeat_interval: float, *, returns: bool) -> bool:
+    def come_online(self, node, heartbeat_interval, *, returns):
         if returns:
             self.deactivate_node(node)
         return self.activate_node(node, heartbeat_interval)
 
-    def rows(self, statement: str) -> list[Any]:
+    def rows(self, statement):
         return [tuple(row.values()) for row in self.query(statement)]
 
 
-def made(kind: type[SqlLinkState], path: Path) -> SqlLinkState:
+def made(kind, path):
     store = SqlObjectStore(str(path), verify=False)
     store.initialize()
     state = kind(str(path), NoOpFederationManager(), store)
@@ -86,13 +84,11 @@ def made(kind: type[SqlLinkState], path: Path) -> SqlLinkState:
 
 
 @pytest.fixture
-def states(tmp_path: Path) -> list[Any]:
+def states(tmp_path):
     return [made(Stock, tmp_path / "flower"), made(FewStatements, tmp_path / "few")]
 
 
-def message(
-    number: int, node: int, *, run: int = RUN, to: str = "", ttl: float = 900.0, age: float = 0.0
-) -> WireMessage:
+def message(number, node, *, run=RUN, to="", ttl=900.0, age=0.0):
     """Return a message to a node, or the reply of a node to the message with the id `to`."""
     ends = (node, SUPERLINK_NODE_ID) if to else (SUPERLINK_NODE_ID, node)
     metadata = Metadata(
@@ -109,7 +105,7 @@ def message(
     return WireMessage(metadata=metadata, content=WireRecordDict())
 
 
-def shown(found: Message) -> tuple[Any, ...]:
+def shown(found):
     """Return what two states must agree on. A state makes its errors itself, at its own time."""
     metadata, error = found.metadata, found.error if found.has_error() else None
     own = (metadata.message_id, metadata.created_at, metadata.ttl) if error is None else ()
@@ -118,24 +114,22 @@ def shown(found: Message) -> tuple[Any, ...]:
     return (metadata.reply_to_message_id, metadata.run_id, metadata.group_id, *ends, *own, kind)
 
 
-def rows(state: SqlLinkState) -> list[Any]:
+def rows(state):
     """Return all messages and the online nodes in the database; of a delivery only whether it has been."""
-    found: list[Any] = []
+    found = []
     for table in ("message_ins", "message_res"):
         for row in state.query(f"SELECT * FROM {table} ORDER BY message_id"):
             found.append(row | {"delivered_at": bool(row["delivered_at"])})
     return found
 
 
-def compared(states: list[Any], results: list[Any]) -> None:
+def compared(states, results):
     assert results[0] == results[1]
     assert rows(states[0]) == rows(states[1])
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_messages_are_stored_delivered_and_answered_as_in_flower(
-    states: list[Any], seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_are_stored_delivered_and_answered_as_in_flower(states, seed, monkeypatch):
     from flwr.server.superlink.linkstate import sql_linkstate
     from flwr.server.utils import validator
 
@@ -143,7 +137,7 @@ def test_messages_are_stored_delivered_and_answered_as_in_flower(
     clock = 1.8e9 + 10.0
     real = sql_linkstate.now
 
-    def now() -> Any:
+    def now():
         return real().fromtimestamp(clock, tz=real().tzinfo)
 
     monkeypatch.setattr(sql_linkstate, "now", now)
@@ -151,14 +145,14 @@ def test_messages_are_stored_delivered_and_answered_as_in_flower(
     monkeypatch.setattr(messages, "now", now)
     for state in states:
         state.query("UPDATE node SET online_until = :t WHERE online_until > 0", {"t": 1.8e9 + 200})
-    sent: list[tuple[str, int]] = []
-    outcomes: set[str] = set()
+    sent = []
+    outcomes = set()
     for number in range(150):
         clock += chance.random() * 2
         action = chance.choice(("send", "send", "claim", "reply", "reply", "replies", "find", "delete"))
         node = chance.choice((*NODES, STRANGER) if action == "send" else NODES[:2])
         some = chance.sample(sent, min(len(sent), 3))
-        results: list[Any] = []
+        results = []
         for state in states:
             if action == "send":
                 run = ENDED if number % 9 == 0 else RUN
@@ -196,12 +190,12 @@ def test_messages_are_stored_delivered_and_answered_as_in_flower(
     assert outcomes >= wanted
 
 
-def test_a_message_or_reply_that_is_sent_again_is_stored_once(states: list[Any]) -> None:
+def test_a_message_or_reply_that_is_sent_again_is_stored_once(states):
     now = 1.8e9
-    results: list[Any] = []
+    results = []
     for state in states:
         asked = message(1, NODES[0], age=now - time.time())
-        found: list[Any] = [state.store_message(asked) for _ in range(2)]
+        found = [state.store_message(asked) for _ in range(2)]
         to = asked.metadata.message_id
         reply = message(2, NODES[0], to=to, ttl=100.0, age=now - time.time())
         other = message(3, NODES[0], to=to, ttl=100.0, age=now - time.time())
@@ -219,7 +213,7 @@ def test_a_message_or_reply_that_is_sent_again_is_stored_once(states: list[Any])
     assert results[0] == [True, True, True, True, False, False, None]
 
 
-def test_replies_to_messages_of_another_run_are_not_given(states: list[Any]) -> None:
+def test_replies_to_messages_of_another_run_are_not_given(states):
     for state in states:
         sent = message(1, NODES[0], age=1.8e9 - time.time())
         assert state.store_message(sent)
@@ -227,7 +221,7 @@ def test_replies_to_messages_of_another_run_are_not_given(states: list[Any]) -> 
             state.get_message_res({sent.metadata.message_id}, ENDED)
 
 
-def test_an_app_gets_its_messages_too(states: list[Any]) -> None:
+def test_an_app_gets_its_messages_too(states):
     for state in states:
         assert state.get_message_ins(SUPERLINK_NODE_ID, None, run_id=RUN) == []
         sent = message(1, SUPERLINK_NODE_ID, age=1.8e9 - time.time())
@@ -238,11 +232,11 @@ def test_an_app_gets_its_messages_too(states: list[Any]) -> None:
         assert state.get_message_ins(SUPERLINK_NODE_ID, None, run_id=RUN) == []
 
 
-def test_heartbeats_are_noted_and_keys_are_found_as_in_flower(states: list[Any]) -> None:
-    results: list[Any] = []
+def test_heartbeats_are_noted_and_keys_are_found_as_in_flower(states):
+    results = []
     for state in states:
         before = {row["node_id"]: row["last_activated_at"] for row in state.query("SELECT * FROM node")}
-        found: list[Any] = [state.note_heartbeat(node, 30.0) for node in (*NODES, STRANGER)]
+        found = [state.note_heartbeat(node, 30.0) for node in (*NODES, STRANGER)]
         state.query("UPDATE node SET status = 'unregistered' WHERE node_id = 5")
         found += [state.note_heartbeat(5, 30.0)]
         found += [state.node_of_key(str(node).encode()) for node in (*NODES, STRANGER)]
@@ -256,11 +250,24 @@ def test_heartbeats_are_noted_and_keys_are_found_as_in_flower(states: list[Any])
     assert [back for *_, back in results[0][9:]] == [False, False, True]  # only the last one was offline
 
 
-@pytest.mark.parametrize("returns", [False, True])
-def test_nodes_come_online_as_in_flower(states: list[Any], returns: bool) -> None:
-    results: list[Any] = []
+def test_a_serverapp_is_told_of_the_nodes_that_flower_tells_it_of(states):
+    flower, few = states
     for state in states:
-        found: list[Any] = []
+        state.query("UPDATE node SET name = 'a', online_until = 7 WHERE node_id = 5")  # it has just left
+    nodes = few.nodes_for(RUN)
+    expected = flower.get_node_info(node_ids=list(flower.get_nodes(RUN)))
+    for each in (*nodes, *expected):
+        each.online_until = 0  # the states were made at two times
+    assert nodes == expected
+    assert [node.node_id for node in nodes] == [NODES[0]]
+    assert few.nodes_for(RUN + 1) == []
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_nodes_come_online_as_in_flower(states, returns):
+    results = []
+    for state in states:
+        found = []
         state.query("UPDATE node SET online_until = 1 WHERE node_id = :node", {"node": NODES[1]})  # expired
         for node in (*NODES, STRANGER):
             found.append(state.come_online(node, 30.0, returns=returns))
@@ -274,12 +281,12 @@ def test_nodes_come_online_as_in_flower(states: list[Any], returns: bool) -> Non
     assert results[0][:4] == [returns, True, True, False]
 
 
-def test_push_sessions_are_kept_as_in_flower(states: list[Any]) -> None:
+def test_push_sessions_are_kept_as_in_flower(states):
     tree = ObjectTree(object_id=f"{1:064x}", children=[ObjectTree(object_id=f"{2:064x}")])
-    results: list[Any] = []
+    results = []
     for state in states:
         first, second = state.start_session(RUN), state.start_session(RUN)
-        found: list[Any] = [sorted(state.expect_objects(tree, first))]
+        found = [sorted(state.expect_objects(tree, first))]
         found.append(sorted(state.expect_objects(tree, second)))  # takes over the objects
         with pytest.raises(ValueError, match="Unknown object push session"):
             state.expect_objects(tree, "none")
@@ -294,7 +301,7 @@ def test_push_sessions_are_kept_as_in_flower(states: list[Any]) -> None:
     assert results[0] == results[1]
 
 
-def test_a_nodes_next_message_is_found_by_the_index(states: list[Any]) -> None:
+def test_a_nodes_next_message_is_found_by_the_index(states):
     with states[1].session() as session:
         explain = session.connection().exec_driver_sql
         plan = [row[3] for row in explain(f"EXPLAIN QUERY PLAN {messages._CLAIM_FIRST}", ("now", 5, 0.0))]

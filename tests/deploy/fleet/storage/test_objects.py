@@ -1,8 +1,6 @@
 """The store with few statements keeps the same objects as Flower's own store, and refuses the same."""
 
 import random
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from flwr.proto.message_pb2 import ObjectTree
@@ -18,32 +16,32 @@ RUN = 2**64 - 1  # the largest id of a run
 
 
 @pytest.fixture
-def stores() -> list[SqlObjectStore]:
-    found: list[SqlObjectStore] = [SqlObjectStore(":memory:"), CohortObjectStore(":memory:")]
+def stores():
+    found = [SqlObjectStore(":memory:"), CohortObjectStore(":memory:")]
     for each in found:
         each.initialize()
     return found
 
 
-def content(number: int) -> bytes:
+def content(number):
     return b"ArrayChunk  4\x00" + number.to_bytes(4, "big")
 
 
-def name(number: int) -> str:
+def name(number):
     return get_object_id(content(number))
 
 
-def tree(number: int, children: list[ObjectTree]) -> ObjectTree:
+def tree(number, children):
     return ObjectTree(object_id=name(number), children=children)
 
 
-def shape(found: ObjectTree) -> object:
-    return found.object_id, sorted(map(shape, found.children), key=str)  # type: ignore[type-var]
+def shape(found):
+    return found.object_id, sorted(map(shape, found.children), key=str)
 
 
-def state(store: SqlObjectStore, numbers: range) -> list[object]:
+def state(store, numbers):
     """Return all that the store knows about some objects."""
-    known: list[object] = [len(store)]
+    known = [len(store)]
     for number in numbers:
         counted = store.query("SELECT ref_count FROM objects WHERE object_id = :id", {"id": name(number)})
         known += [store.get(name(number)), [row["ref_count"] for row in counted]]
@@ -58,9 +56,7 @@ def state(store: SqlObjectStore, numbers: range) -> list[object]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_trees_that_share_objects_are_stored_and_deleted_as_in_flower(
-    stores: list[SqlObjectStore], seed: int
-) -> None:
+def test_trees_that_share_objects_are_stored_and_deleted_as_in_flower(stores, seed):
     chance = random.Random(seed)
     # Objects with a greater number contain objects with smaller numbers, so each object has fixed children.
     trees = [tree(number, []) for number in range(4)]
@@ -84,8 +80,8 @@ def test_trees_that_share_objects_are_stored_and_deleted_as_in_flower(
 
 
 def test_other_children_the_same_child_twice_and_false_names_are_refused(
-    stores: list[SqlObjectStore],
-) -> None:
+    stores,
+):
     for store in stores:
         store.preregister(RUN, tree(2, [tree(0, [])]))
         for wrong in (
@@ -102,17 +98,15 @@ def test_other_children_the_same_child_twice_and_false_names_are_refused(
                 store.put(name(0), text)
 
 
-def test_a_deep_and_wide_tree_takes_few_statements(
-    stores: list[SqlObjectStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deep_and_wide_tree_takes_few_statements(stores, monkeypatch):
     store = stores[1]
     leaves = [tree(number, []) for number in range(2000)]  # more than a statement may have parameters
     whole = tree(2001, [tree(2000, leaves)])
-    statements: list[str] = []
+    statements = []
     executor = objects.executor
 
-    def counting(session: Any) -> Callable[..., Any]:
-        def execute(statement: str, values: Any = ()) -> Any:
+    def counting(session):
+        def execute(statement, values=()):
             statements.append(statement)
             return executor(session)(statement, values)
 

@@ -1,7 +1,6 @@
 """Messages of past rounds reach no client, and leave nothing in a real SuperLink's database."""
 
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -14,32 +13,32 @@ from flwr.superlink.grid import http_grid
 
 from deploy.fleet.storage import past_rounds
 from strategies.flower.buffered_messages import buffered_group
-from tests.support.fleet import App, Node, SuperLink, random_bytes
+from tests.support.fleet import random_bytes
 
 pytestmark = pytest.mark.network
 MODEL = 2600  # bytes
 
 
-def rounds_waiting(node: Node) -> list[str]:
+def rounds_waiting(node):
     """Return the rounds of the message that a node receives, without confirming it."""
     response = node.ask("PullMessages", PullMessagesRequest(node=node.id))
     return [each.metadata.group_id for each in response.messages_list]
 
 
-def objects(app: App, superlink: SuperLink) -> int:
+def objects(app, superlink):
     """Return how many objects of a run the database holds."""
     query = "SELECT count(*) AS n FROM run_objects JOIN objects USING (object_id) WHERE run_id = :run"
     (row,) = superlink.state.query(query, {"run": uint64_to_int64(app.run.run_id)})
     return int(row["n"])
 
 
-def expire(superlink: SuperLink, message_id: str) -> None:
+def expire(superlink, message_id):
     superlink.state.query(
         "UPDATE message_ins SET created_at = created_at - 1000 WHERE message_id = :id", {"id": message_id}
     )
 
 
-def test_who_comes_back_gets_no_message_of_a_past_round(superlink: SuperLink, app: App, node: Node) -> None:
+def test_who_comes_back_gets_no_message_of_a_past_round(superlink, app, node):
     app.send(node, MODEL)  # a question without a round stays
     missed = [app.send(node, MODEL, round=number) for number in (1, 2)]
     app.send(node, MODEL, round=3)
@@ -49,19 +48,15 @@ def test_who_comes_back_gets_no_message_of_a_past_round(superlink: SuperLink, ap
     assert all(each.has_error() for each in app.replies(*missed).values())
 
 
-def test_a_message_that_a_node_did_not_confirm_in_its_round_is_not_delivered_again(
-    app: App, node: Node
-) -> None:
+def test_a_message_that_a_node_did_not_confirm_in_its_round_is_not_delivered_again(app, node):
     app.send(node, MODEL, round=1)
     assert rounds_waiting(node) == ["1"] == rounds_waiting(node)
     app.send(node, MODEL, round=2)
     assert rounds_waiting(node) == ["2"]
 
 
-def test_a_node_gives_up_an_incomplete_message_when_the_next_round_begins(
-    app: App, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
+def test_a_node_gives_up_an_incomplete_message_when_the_next_round_begins(app, node, monkeypatch):
+    def fail(*_, **__):
         raise ObjectPushError("part", 7, "session")
 
     with monkeypatch.context() as broken:
@@ -79,11 +74,11 @@ def test_a_node_gives_up_an_incomplete_message_when_the_next_round_begins(
     assert rounds_waiting(node) == ["2"]
 
 
-def test_a_deletion_that_failed_is_repeated_with_the_next_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    outcomes: Iterator[Exception | None] = iter([None, OSError("database is locked"), None])
-    tried: list[int] = []
+def test_a_deletion_that_failed_is_repeated_with_the_next_message(monkeypatch):
+    outcomes = iter([None, OSError("database is locked"), None])
+    tried = []
 
-    def delete(state: object, run_id: int, number: int) -> None:
+    def delete(state, run_id, number):
         tried.append(number)
         if (error := next(outcomes)) is not None:
             raise error
@@ -95,9 +90,7 @@ def test_a_deletion_that_failed_is_repeated_with_the_next_message(monkeypatch: p
     assert tried == [1, 2, 2]
 
 
-def test_a_late_reply_to_a_past_round_arrives_until_it_expires(
-    superlink: SuperLink, app: App, node: Node
-) -> None:
+def test_a_late_reply_to_a_past_round_arrives_until_it_expires(superlink, app, node):
     sent = app.send(node, MODEL, round=1)
     reply = Message(RecordDict({"arrays": ArrayRecord([random_bytes(MODEL)])}), reply_to=node.receive())
     app.send(node, MODEL, round=2)
@@ -105,7 +98,7 @@ def test_a_late_reply_to_a_past_round_arrives_until_it_expires(
     assert app.replies(sent)[sent].has_content()
 
 
-def test_past_rounds_leave_no_objects_in_the_database(superlink: SuperLink, app: App, node: Node) -> None:
+def test_past_rounds_leave_no_objects_in_the_database(superlink, app, node):
     absent, late = superlink.node("absent"), superlink.node("late")
     for each in (absent, late):
         each.activate()
@@ -126,9 +119,7 @@ def test_past_rounds_leave_no_objects_in_the_database(superlink: SuperLink, app:
     assert objects(app, superlink) == kept > 0
 
 
-def test_messages_of_buffered_rounds_stay_until_they_expire(
-    superlink: SuperLink, app: App, node: Node
-) -> None:
+def test_messages_of_buffered_rounds_stay_until_they_expire(superlink, app, node):
     """A client that is slow, or receives nothing, may be asked in one of a thousand rounds."""
     kept = 0
     for number in range(1, 6):

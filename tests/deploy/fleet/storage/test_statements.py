@@ -1,8 +1,6 @@
 """Fixed statements run in the transaction of SQLAlchemy's session, and their errors are SQLAlchemy's."""
 
 import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, exc, text
@@ -12,7 +10,7 @@ from deploy.fleet.storage.statements import executor
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(tmp_path):
     """Return a session on a database with a table of two columns; the first column is unique."""
     engine = create_engine(f"sqlite:///{tmp_path}/superlink.db")
     with Session(engine) as made:
@@ -22,7 +20,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     engine.dispose()
 
 
-def test_a_statement_belongs_to_the_transaction_of_the_session(session: Session) -> None:
+def test_a_statement_belongs_to_the_transaction_of_the_session(session):
     with session.begin():
         executor(session)("INSERT INTO node VALUES (?, ?)", [(1, "a"), (2, "b")])
         assert session.scalar(text("SELECT count(*) FROM node")) == 2
@@ -30,7 +28,7 @@ def test_a_statement_belongs_to_the_transaction_of_the_session(session: Session)
     assert executor(session)("SELECT count(*) FROM node").scalar() == 0
 
 
-def test_rows_are_tuples(session: Session) -> None:
+def test_rows_are_tuples(session):
     execute = executor(session)
     execute("INSERT INTO node VALUES (?, ?)", [(1, "a"), (2, "b")])
     assert execute("SELECT * FROM node").all() == list(execute("SELECT * FROM node")) == [(1, "a"), (2, "b")]
@@ -44,7 +42,7 @@ def test_rows_are_tuples(session: Session) -> None:
     assert session.scalar(text("SELECT group_concat(name) FROM node")) == "d,d"
 
 
-def test_errors_are_those_of_sqlalchemy(session: Session) -> None:
+def test_errors_are_those_of_sqlalchemy(session):
     execute = executor(session)
     execute("INSERT INTO node VALUES (1, 'a')")
     with pytest.raises(exc.IntegrityError, match="UNIQUE") as failed:

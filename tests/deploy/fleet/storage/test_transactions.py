@@ -2,7 +2,6 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from sqlalchemy import text
@@ -17,15 +16,15 @@ class InTurn(transactions.TakesTurns, SqlObjectStore):
     """A store whose transactions take turns."""
 
 
-def test_one_thread_at_a_time_is_in_a_transaction(tmp_path: Path) -> None:
+def test_one_thread_at_a_time_is_in_a_transaction(tmp_path):
     store = InTurn(str(tmp_path / "database"))
     store.initialize()
     store.query("CREATE TABLE counter (n INTEGER)")
     store.query("INSERT INTO counter VALUES (0)")
-    inside: set[int] = set()
+    inside = set()
     most = 0
 
-    def count() -> None:
+    def count():
         nonlocal most
         for _ in range(TIMES):
             with (
@@ -46,10 +45,10 @@ def test_one_thread_at_a_time_is_in_a_transaction(tmp_path: Path) -> None:
     assert store.query("SELECT n FROM counter")[0]["n"] == THREADS * TIMES
 
 
-def test_threads_get_their_turn_in_the_order_in_which_they_ask() -> None:
+def test_threads_get_their_turn_in_the_order_in_which_they_ask():
     turns, order = transactions.Turns(), list[int]()
 
-    def take(number: int) -> None:
+    def take(number):
         with turns, turns:
             order.append(number)
 

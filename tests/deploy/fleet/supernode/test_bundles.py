@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,16 +13,16 @@ HASH = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server:
-    def __init__(self, content: bytes = CONTENT) -> None:
+    def __init__(self, content=CONTENT):
         self.content = content
-        self.transferred: list[tuple[str, int]] = []
+        self.transferred = []
 
-    def get_fab(self, fab_hash: str, run_id: int) -> Any:
+    def get_fab(self, fab_hash, run_id):
         self.transferred.append((fab_hash, run_id))
         return SimpleNamespace(hash_str=fab_hash, content=self.content)
 
 
-def settings(folder: Path, trusted: object) -> Path:
+def settings(folder, trusted):
     path = folder / "client.json"
     if trusted is not None:
         path.write_text(trusted if isinstance(trusted, str) else json.dumps(trusted))
@@ -32,7 +30,7 @@ def settings(folder: Path, trusted: object) -> Path:
 
 
 @pytest.mark.parametrize("trusted", ["", HASH])
-def test_the_trusted_bundle_is_run(tmp_path: Path, trusted: str) -> None:
+def test_the_trusted_bundle_is_run(tmp_path, trusted):
     server = Server()
     assert fetch(server.get_fab, HASH, 7, settings(tmp_path, {"bundle": trusted})).content == CONTENT
     assert server.transferred == [(HASH, 7)]
@@ -41,7 +39,7 @@ def test_the_trusted_bundle_is_run(tmp_path: Path, trusted: str) -> None:
 @pytest.mark.parametrize(
     "trusted", [{"bundle": "0" * 64}, {"bundle": 7}, {"bundle": HASH.upper()}, {}, [], "{", None]
 )
-def test_another_bundle_is_refused_before_it_is_transferred(tmp_path: Path, trusted: object) -> None:
+def test_another_bundle_is_refused_before_it_is_transferred(tmp_path, trusted):
     server = Server()
     with pytest.raises(BundleRefusedError, match=f"^Refused bundle {HASH} of run 7: this device trusts "):
         fetch(server.get_fab, HASH, 7, settings(tmp_path, trusted))
@@ -49,7 +47,7 @@ def test_another_bundle_is_refused_before_it_is_transferred(tmp_path: Path, trus
 
 
 @pytest.mark.parametrize("trusted", ["", HASH, None])
-def test_a_bundle_with_another_content_than_stated_is_refused(tmp_path: Path, trusted: str | None) -> None:
+def test_a_bundle_with_another_content_than_stated_is_refused(tmp_path, trusted):
     """Without settings too, as in a SuperNode of a cluster on one machine."""
     path = None if trusted is None else settings(tmp_path, {"bundle": trusted})
     assert fetch(Server().get_fab, HASH, 7, path).content == CONTENT

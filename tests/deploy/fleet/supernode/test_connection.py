@@ -3,7 +3,7 @@
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,25 +21,25 @@ Answer = Callable[[], Any]
 
 
 class Failure(grpc.RpcError):
-    def __init__(self, code: grpc.StatusCode, details: str = "") -> None:
+    def __init__(self, code, details=""):
         self._code, self._details = code, details
 
-    def code(self) -> grpc.StatusCode:
+    def code(self):
         return self._code
 
-    def details(self) -> str:
+    def details(self):
         return self._details
 
 
 class Channel:
     """Answers each request with the next of the given answers, of which failures are raised."""
 
-    def __init__(self, answers: Iterator[Any], clock: Any, seconds: float) -> None:
-        self.headers: list[tuple[tuple[str, Any], ...]] = []
+    def __init__(self, answers, clock, seconds):
+        self.headers = []
         self._answers, self._clock, self._seconds = answers, clock, seconds
 
-    def unary_unary(self, path: str, **_: Any) -> Callable[..., Any]:
-        def send(request: Any, timeout: float | None, metadata: tuple[tuple[str, Any], ...]) -> Any:
+    def unary_unary(self, path, **_):
+        def send(request, timeout, metadata):
             self.headers.append(metadata)
             self._clock.now += self._seconds
             answer = next(self._answers)
@@ -51,11 +51,11 @@ class Channel:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+def clock(monkeypatch):
     """Return a clock that only sleeps and requests move."""
     clock = SimpleNamespace(now=1000.0)
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         clock.now += seconds
 
     monkeypatch.setattr(
@@ -64,15 +64,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     return clock
 
 
-def requests(clock: Any, *answers: Any, seconds: float = 0.0, **limits: Any) -> connection.Requests:
+def requests(clock, *answers, seconds=0.0, **limits):
     return connection.Requests(Channel(iter(answers), clock, seconds), generate_key_pairs(), **limits)
 
 
-def pull(sender: connection.Requests) -> Any:
+def pull(sender):
     return sender.send("PullMessages", wire.METHODS["PullMessages"].request())
 
 
-def test_a_request_is_signed_and_repeated_until_the_superlink_is_back(clock: Any) -> None:
+def test_a_request_is_signed_and_repeated_until_the_superlink_is_back(clock):
     channel = Channel(iter([Failure(UNAVAILABLE)] * 50 + ["answer"]), clock, 0.0)
     assert pull(connection.Requests(channel, generate_key_pairs())) == "answer"
     names = [name for name, _ in channel.headers[-1]]
@@ -82,14 +82,14 @@ def test_a_request_is_signed_and_repeated_until_the_superlink_is_back(clock: Any
 
 
 @pytest.mark.parametrize(("limits", "attempts"), [({"max_tries": 3}, 3), ({"max_seconds": 10.0}, 7)])
-def test_the_attempts_are_limited_on_request(clock: Any, limits: dict[str, Any], attempts: int) -> None:
+def test_the_attempts_are_limited_on_request(clock, limits, attempts):
     sender = requests(clock, *[Failure(UNAVAILABLE, str(n)) for n in range(50)], **limits)
     with pytest.raises(Failure) as error:
         pull(sender)
     assert abs(int(error.value.details()) + 1 - attempts) <= 1  # the pauses are random
 
 
-def test_a_supernode_survives_the_errors_of_a_superlink_for_a_minute(clock: Any) -> None:
+def test_a_supernode_survives_the_errors_of_a_superlink_for_a_minute(clock):
     hidden = Failure(INTERNAL, connection.HIDDEN)
     locked = Failure(INTERNAL, "Exception calling application: (sqlite3.OperationalError) locked")
     for answers, seconds in (([hidden] * 4, 10), ([hidden, hidden, locked] * 50, 20), ([locked] * 50, 20)):
@@ -100,12 +100,10 @@ def test_a_supernode_survives_the_errors_of_a_superlink_for_a_minute(clock: Any)
         pull(requests(clock, Failure(INTERNAL, "unknown node"), "answer"))
 
 
-def test_an_answer_of_a_run_that_has_ended_is_dropped_and_a_refused_node_ends(
-    clock: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_answer_of_a_run_that_has_ended_is_dropped_and_a_refused_node_ends(clock, monkeypatch, caplog):
     with pytest.raises(RunNotRunningError):
         pull(requests(clock, Failure(grpc.StatusCode.PERMISSION_DENIED)))
-    killed: list[int] = []
+    killed = []
     monkeypatch.setattr(os, "kill", lambda _, number: killed.append(number))
     text = f"{WRONG_CLOCK} is 9 s ahead of the server's"
     sender = requests(clock, *[Failure(grpc.StatusCode.UNAUTHENTICATED, text)] * 2)
@@ -116,23 +114,23 @@ def test_an_answer_of_a_run_that_has_ended_is_dropped_and_a_refused_node_ends(
     assert text in caplog.text
 
 
-def test_a_failed_handshake_is_not_repeated(clock: Any) -> None:
+def test_a_failed_handshake_is_not_repeated(clock):
     with pytest.raises(Failure):
         pull(requests(clock, Failure(UNAVAILABLE, "Ssl handshake failed: self-signed certificate")))
 
 
-def test_the_first_heartbeat_after_a_lost_connection_is_answered_at_once(clock: Any) -> None:
+def test_the_first_heartbeat_after_a_lost_connection_is_answered_at_once(clock):
     """Otherwise the device says for 20 s that the connection is lost, while the server lists it as online."""
     good = SimpleNamespace(success=True)
     answers = [good, Failure(UNAVAILABLE), Failure(UNAVAILABLE), good, good]
     channel = Channel(iter(answers), clock, 20.0)
     beats = connection.Heartbeats(connection.Requests(channel, generate_key_pairs()), "heartbeat")
 
-    def wait(seconds: float | None = None) -> bool:
+    def wait(seconds=None):
         clock.now += seconds or 0.0
         return True
 
-    beats._over = SimpleNamespace(wait=wait, is_set=lambda: len(channel.headers) == len(answers))  # type: ignore[assignment]
+    beats._over = SimpleNamespace(wait=wait, is_set=lambda: len(channel.headers) == len(answers))
     beats._run()
     assert [wire.HELD in each for each in channel.headers] == [True, True, False, False, True]
     assert [wire.LONG in each for each in channel.headers] == [True, True, False, False, True]
@@ -149,9 +147,7 @@ def test_the_first_heartbeat_after_a_lost_connection_is_answered_at_once(clock: 
         (grpc.StatusCode.UNIMPLEMENTED, "Method not found!"),
     ],
 )
-def test_a_server_that_does_not_speak_grpc_is_named_in_one_line(
-    clock: Any, code: grpc.StatusCode, details: str
-) -> None:
+def test_a_server_that_does_not_speak_grpc_is_named_in_one_line(clock, code, details):
     with pytest.raises(connection.NoGrpcError, match=NO_GRPC) as error:
         pull(requests(clock, Failure(code, details), "answer"))
     assert details in str(error.value)

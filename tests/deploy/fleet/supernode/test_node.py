@@ -7,9 +7,7 @@ import logging
 import threading
 import time
 import zipfile
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Message, Metadata, RecordDict
@@ -30,8 +28,9 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.supercore.run import Run
 
-from deploy.fleet.duties import held_requests
+from deploy.fleet.duties import held_requests, joined_objects
 from deploy.fleet.duties.joined_objects import SEPARATOR, join, parts
+from deploy.fleet.protocol import names_in
 from deploy.fleet.supernode import node, transfers
 from deploy.fleet.supernode.connection import RunNotRunningError
 
@@ -58,7 +57,7 @@ BUNDLE = FILE.getvalue()
 HASH = hashlib.sha256(BUNDLE).hexdigest()
 
 
-def message(run: int = 1, number: int = 3) -> Any:
+def message(run=1, number=3):
     metadata = Metadata(
         run_id=run,
         message_id="",
@@ -80,41 +79,44 @@ class Connection:
 
     node_id = 7
 
-    def __init__(self, *messages: Any, bundle: bytes = BUNDLE) -> None:
+    def __init__(self, *messages, bundle=BUNDLE):
         self.messages = list(messages)
         self.bundle = bundle
-        self.asked: list[str] = []
-        self.confirmed: list[tuple[int, str]] = []
-        self.sent: list[Any] = []  # complete replies
-        self.runtimes: list[float] = []
-        self.announced: list[Any] = []
-        self.contents: dict[str, bytes] = {}
-        self.over: set[str] = set()  # methods that say that the run is over
+        self.asked = []
+        self.confirmed = []
+        self.sent = []  # complete replies
+        self.runtimes = []
+        self.announced = []
+        self.contents = {}
+        self.over = set()  # methods that say that the run is over
         self.missing = False  # whether the objects of messages do not come
+        self.carries = False  # whether a message carries its objects
 
-    def _ask(self, method: str) -> None:
+    def _ask(self, method):
         self.asked.append(method)
         if method in self.over:
             raise RunNotRunningError
 
-    def receive(self) -> Any:
+    def receive(self):
         self._ask("receive")
         if not self.messages:
             return None
         first = self.messages.pop(0)
-        return remove_content_from_message(first), get_object_tree(first)
+        objects = get_all_nested_objects(first) if self.carries else {}
+        contents = {name: each.deflate() for name, each in objects.items()}
+        return remove_content_from_message(first), get_object_tree(first), contents
 
-    def get_run(self, run_id: int) -> Run:
+    def get_run(self, run_id):
         self._ask("get_run")
         run = Run.create_empty(run_id)
         run.fab_hash = HASH
         return run
 
-    def get_fab(self, fab_hash: str, run_id: int) -> Fab:
+    def get_fab(self, fab_hash, run_id):
         self._ask("get_fab")
         return Fab(fab_hash, self.bundle, {})
 
-    def pull_object(self, run_id: int, names: str) -> bytes:
+    def pull_object(self, run_id, names):
         self._ask("pull_object")
         if self.missing:
             raise ObjectUnavailableError(names)
@@ -125,17 +127,22 @@ class Connection:
             return join(found[name] for name in names.split(SEPARATOR))
         return found[names]
 
-    def confirm(self, run_id: int, message_id: str) -> None:
+    def confirm(self, run_id, message_id):
         self.confirmed.append((run_id, message_id))
         self._ask("confirm")
 
-    def send(self, reply: Any, tree: Any, runtime: float) -> tuple[set[str], str]:
+    def send(self, reply, tree, runtime, contents):
         self._ask("send")
         self.runtimes.append(runtime)
         self.announced.append(reply)
+        if contents:
+            objects = dict(zip(names_in(tree), contents, strict=True))
+            self.sent.append(inflate_object_from_contents(reply.metadata.message_id, objects))
+            return set(), "session"
         return {each.object_id for each in iterate_object_tree(tree)}, "session"
 
-    def push_object(self, run_id: int, session: str, names: str, content: bytes) -> None:
+    def push_object(self, run_id, session, names, content):
+        self.asked.append("push_object")
         assert session == "session"
         self.contents |= parts(names, content)
         reply = self.announced[-1]
@@ -143,30 +150,30 @@ class Connection:
             self.sent.append(inflate_object_from_contents(reply.metadata.message_id, dict(self.contents)))
 
 
-known: list[Any] = []
+known = []
 
 
 @pytest.fixture(autouse=True)
-def forget() -> None:
+def forget():
     known.clear()
 
 
-def make(connected: Connection, trust: Path | None = None) -> tuple[node.Node, Any]:
+def make(connected, trust=None):
     known.extend(connected.messages)
     state = node.node_state(InMemoryObjectStore())
     state.set_node_id(connected.node_id)
-    return node.Node(connected, state, {"partition": 2}, trust), state  # type: ignore[arg-type]
+    return node.Node(connected, state, {"partition": 2}, trust), state
 
 
-def messages(state: Any, **filters: Any) -> Any:
+def messages(state, **filters):
     name = "get_messages_legacy" if hasattr(state, "get_messages_legacy") else "get_messages"  # Flower 1.40
     return getattr(state, name)(**filters)
 
 
-def work(state: Any, delay: float = 0.0) -> threading.Thread:
+def work(state, delay=0.0):
     """Be the executor and the ClientApp for the next message."""
 
-    def run() -> None:
+    def run():
         assert state.due.wait(30)
         state.due.clear()
         (task,) = state.get_tasks(statuses=["pending"])
@@ -196,7 +203,7 @@ def work(state: Any, delay: float = 0.0) -> threading.Thread:
                 return  # the reply has been given up
         state.finish_task(task.task_id, "completed", "")
 
-    def run_or_fail() -> None:
+    def run_or_fail():
         try:
             run()
         except BaseException as error:
@@ -208,8 +215,8 @@ def work(state: Any, delay: float = 0.0) -> threading.Thread:
     return thread
 
 
-def pull_from(state: Any, run: int, name: str) -> bytes:
-    content: bytes | None = state.get_object(run, name)
+def pull_from(state, run, name):
+    content = state.get_object(run, name)
     if content is None:
         raise ObjectPullError(name, "it is not known")
     if not content:
@@ -217,7 +224,7 @@ def pull_from(state: Any, run: int, name: str) -> bytes:
     return content
 
 
-def test_a_message_is_received_and_its_reply_is_sent_part_by_part_without_delay() -> None:
+def test_a_message_is_received_and_its_reply_is_sent_part_by_part_without_delay():
     first = message()
     connected = Connection(first)
     loop, state = make(connected)
@@ -239,18 +246,33 @@ def test_a_message_is_received_and_its_reply_is_sent_part_by_part_without_delay(
     assert reply.metadata.message_id not in state.object_store.store
 
 
-def test_a_reply_is_sent_only_when_its_tree_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "pushes"), [(joined_objects.CARRIED, []), (100, ["push_object"])])
+def test_a_message_that_carries_its_objects_is_answered_by_a_small_reply_that_carries_its_own(
+    monkeypatch, limit, pushes
+):
+    monkeypatch.setattr(node, "CARRIED", limit)
+    connected = Connection(message())
+    connected.carries = True
+    loop, state = make(connected)
+    app = work(state)
+    loop.step()
+    app.join(10)
+    assert [reply.content["config"]["round"] for reply in connected.sent] == [3]
+    assert connected.asked == ["receive", "get_run", "get_fab", "confirm", "send", *pushes]
+
+
+def test_a_reply_is_sent_only_when_its_tree_is_stored(monkeypatch):
     """Flower stores the reply first, which wakes the loop."""
     connected = Connection(message())
     loop, state = make(connected)
     looked = threading.Event()
     preregister, look_up = state.preregister_object_tree, state.object_store.get_object_tree
 
-    def later(tree: Any, session: str) -> Any:
+    def later(tree, session):
         looked.wait(1.0)  # set only if the loop looks too early
         return preregister(tree, session)
 
-    def noted(name: str) -> Any:
+    def noted(name):
         try:
             return look_up(name)
         finally:
@@ -269,7 +291,7 @@ def test_a_reply_is_sent_only_when_its_tree_is_stored(monkeypatch: pytest.Monkey
     assert len(connected.sent) == 1
 
 
-def test_a_run_and_its_bundle_are_fetched_once() -> None:
+def test_a_run_and_its_bundle_are_fetched_once():
     connected = Connection(message(), message())
     loop, state = make(connected)
     for _ in range(2):
@@ -290,8 +312,8 @@ def test_a_run_and_its_bundle_are_fetched_once() -> None:
     ids=["not trusted", "trusted, changed", "changed"],
 )
 def test_an_app_that_is_not_trusted_is_not_stored_and_its_message_is_answered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, trusted: str, bundle: bytes, reason: str
-) -> None:
+    tmp_path, caplog, trusted, bundle, reason
+):
     settings = tmp_path / "client.json"
     settings.write_text(json.dumps({"bundle": trusted}))
     connected = Connection(message(), bundle=bundle)
@@ -308,7 +330,7 @@ def test_an_app_that_is_not_trusted_is_not_stored_and_its_message_is_answered(
     assert "pull_object" not in connected.asked
 
 
-def test_a_trusted_file_that_is_no_bundle_is_answered_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trusted_file_that_is_no_bundle_is_answered_with_an_error(monkeypatch):
     monkeypatch.setattr(f"{__name__}.HASH", hashlib.sha256(b"no bundle").hexdigest())
     connected = Connection(message(), bundle=b"no bundle")
     loop, state = make(connected)
@@ -320,9 +342,7 @@ def test_a_trusted_file_that_is_no_bundle_is_answered_with_an_error(monkeypatch:
 
 
 @pytest.mark.parametrize("run_is_over", [False, True])
-def test_a_message_whose_parts_never_come_is_given_up_and_answered(
-    monkeypatch: pytest.MonkeyPatch, run_is_over: bool
-) -> None:
+def test_a_message_whose_parts_never_come_is_given_up_and_answered(monkeypatch, run_is_over):
     monkeypatch.setitem(transfers.pull.__kwdefaults__, "patience", 0.3)
     first = message()
     connected = Connection(first)
@@ -344,7 +364,7 @@ def test_a_message_whose_parts_never_come_is_given_up_and_answered(
 
 
 @pytest.mark.parametrize("method", ["receive", "get_run", "get_fab", "pull_object", "confirm"])
-def test_a_message_of_a_run_that_is_over_is_ignored(method: str, clock: Any) -> None:
+def test_a_message_of_a_run_that_is_over_is_ignored(method, clock):
     connected = Connection(message())
     connected.over = {method}
     loop, state = make(connected)
@@ -354,7 +374,7 @@ def test_a_message_of_a_run_that_is_over_is_ignored(method: str, clock: Any) -> 
     assert all(each.status.sub_status == "failed" for each in state.get_tasks())
 
 
-def test_a_reply_that_an_ignored_message_left_behind_delays_no_other() -> None:
+def test_a_reply_that_an_ignored_message_left_behind_delays_no_other():
     """The ClientApp has replied before the loop learns that the run of the message is over."""
     connected = Connection(message(run=1), message(run=2), message(run=3))
     _, second, third = connected.messages
@@ -362,11 +382,11 @@ def test_a_reply_that_an_ignored_message_left_behind_delays_no_other() -> None:
     app = work(state)
     confirm = connected.confirm
 
-    def replied_first(run: int, message_id: str) -> None:
+    def replied_first(run, message_id):
         app.join(10)
         confirm(run, message_id)
 
-    connected.confirm = replied_first  # type: ignore[method-assign]
+    connected.confirm = replied_first
     connected.over = {"confirm"}
     loop.step()
     assert connected.sent == []
@@ -378,9 +398,7 @@ def test_a_reply_that_an_ignored_message_left_behind_delays_no_other() -> None:
     assert state.replies.empty()
 
 
-def test_a_reply_whose_clientapp_dies_while_it_delivers_it_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_reply_whose_clientapp_dies_while_it_delivers_it_is_given_up(monkeypatch, caplog):
     """Flower's loop would wait for the missing part for ever."""
     monkeypatch.setattr(in_memory_corestate, "OBJECT_PUSH_SESSION_TTL_SECONDS", 0.5)
     monkeypatch.setattr(node, "LOOK", 0.1)
@@ -394,36 +412,36 @@ def test_a_reply_whose_clientapp_dies_while_it_delivers_it_is_given_up(
     assert connected.sent == []
 
 
-def test_a_reply_that_cannot_be_sent_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reply_that_cannot_be_sent_does_not_end_the_loop(caplog):
     connected = Connection(message(run=1), message(run=2))
     loop, state = make(connected)
     send = connected.send
 
-    def fail(*_: Any) -> Any:
+    def fail(*_):
         raise OSError("a broken line")
 
-    connected.send = fail  # type: ignore[method-assign]
+    connected.send = fail
     work(state)
     with caplog.at_level(logging.ERROR, "flwr"):
         loop.step()
     assert "Failed to send message" in caplog.text
     assert "a broken line" in caplog.text
-    connected.send = send  # type: ignore[method-assign]
+    connected.send = send
     work(state)
     loop.step()
     assert len(connected.sent) == 1
 
 
 def test_a_supernode_pauses_longer_the_longer_no_message_came_and_not_after_a_held_request(
-    clock: Any,
-) -> None:
+    clock,
+):
     connected = Connection()
     held = 0.0
 
-    def receive() -> None:
+    def receive():
         clock.now += held
 
-    connected.receive = receive  # type: ignore[method-assign]
+    connected.receive = receive
     loop, _ = make(connected)
     for seconds in (0.0, 0.2, 0.9, 0.9):
         clock.now += seconds
@@ -440,7 +458,7 @@ def test_a_supernode_pauses_longer_the_longer_no_message_came_and_not_after_a_he
     assert len(clock.slept) == pauses  # the held request replaced the pause
 
 
-def test_what_the_loop_logs(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_loop_logs(caplog):
     connected = Connection(message(number=5))
     loop, state = make(connected)
     work(state)
@@ -459,10 +477,10 @@ def test_what_the_loop_logs(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_a_message_wakes_the_executor_and_a_reply_the_loop() -> None:
+def test_a_message_wakes_the_executor_and_a_reply_the_loop():
     state = node.node_state(InMemoryObjectStore())
 
-    def stored(reply_to: str) -> Any:
+    def stored(reply_to):
         return SimpleNamespace(metadata=SimpleNamespace(message_id="id", reply_to_message_id=reply_to))
 
     state.store_message(stored("other"))

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterator
 from logging import getLogger
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +45,7 @@ atexit.register(said)
 
 
 @pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fork_client.ForkServer]:
+def forks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("servers")
     environment = {**os.environ, MARK: str(folder)}
     server = fork_client.start_fork_server(LAUNCHER, ["flwr-clientapp", APP_SERVER], environment)
@@ -58,11 +57,11 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fork_client.Fork
 class Node:
     """What a SuperNode has: a bundle, and its app servers."""
 
-    def __init__(self, folder: Path, forks: fork_client.ForkServer) -> None:
+    def __init__(self, folder, forks):
         self.servers, self._folder, self._forks = AppServers(), folder, forks
         self.outputs = 0
 
-    def fork(self, code: str) -> bool:
+    def fork(self, code):
         """Fork the process of a message of an app that runs some code when it is imported."""
         app = self._folder / "app"
         app.mkdir(exist_ok=True)
@@ -89,11 +88,11 @@ class Node:
             os.close(output)
 
     @property
-    def output(self) -> Path:
+    def output(self):
         """The file with the output of the last message."""
         return self._folder / f"output-{self.outputs}"
 
-    def said(self, code: str) -> list[str]:
+    def said(self, code):
         """Return what the app prints at the end of a message: its process, the app server, random numbers."""
         assert self.fork(code)
         line = re.compile(r"^said (.*)\n", re.MULTILINE)
@@ -101,12 +100,12 @@ class Node:
         return line.findall(self.output.read_text())[0].split()
 
     @property
-    def pids(self) -> list[int]:
+    def pids(self):
         return [each.pid for each in self.servers._servers.values()]
 
 
 @pytest.fixture
-def node(tmp_path: Path, forks: fork_client.ForkServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+def node(tmp_path, forks, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(getLogger("flwr"), "propagate", True)
     node = Node(tmp_path, forks)
@@ -117,14 +116,14 @@ def node(tmp_path: Path, forks: fork_client.ForkServer, monkeypatch: pytest.Monk
     assert wait_until(lambda: not any(map(is_running, pids)), 10)
 
 
-def is_running(pid: int) -> bool:
+def is_running(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def test_messages_are_forked_from_one_process_and_leak_no_descriptors(node: Node, tmp_path: Path) -> None:
+def test_messages_are_forked_from_one_process_and_leak_no_descriptors(node, tmp_path):
     imported = f"open({str(tmp_path / 'imports')!r}, 'a').write('x')"
     first = node.said(imported)
     (server,) = node.pids
@@ -137,7 +136,7 @@ def test_messages_are_forked_from_one_process_and_leak_no_descriptors(node: Node
     assert len(list(Path(f"/proc/{os.getpid()}/fd").iterdir())) == here
 
 
-def test_what_an_app_seeds_when_it_is_imported_is_the_same_in_every_message(node: Node) -> None:
+def test_what_an_app_seeds_when_it_is_imported_is_the_same_in_every_message(node):
     code = "random.seed(1); np.random.seed(1)"
     assert node.said(code)[2:] == node.said(code)[2:]
 
@@ -156,9 +155,7 @@ def test_what_an_app_seeds_when_it_is_imported_is_the_same_in_every_message(node
     ],
     ids=["threads", "numpy", "python", "secrets", "fails"],
 )
-def test_an_app_that_cannot_be_forked_is_imported_by_each_message(
-    node: Node, caplog: pytest.LogCaptureFixture, code: str, reason: str
-) -> None:
+def test_an_app_that_cannot_be_forked_is_imported_by_each_message(node, caplog, code, reason):
     assert not node.fork(code)
     assert not node.fork(code)
     (warning,) = caplog.messages
@@ -166,9 +163,7 @@ def test_an_app_that_cannot_be_forked_is_imported_by_each_message(
     assert node.pids == []
 
 
-def test_a_changed_bundle_gets_an_app_server_of_its_own_and_an_idle_one_ends(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_bundle_gets_an_app_server_of_its_own_and_an_idle_one_ends(node, monkeypatch):
     assert node.said("one = 1")[1] != node.said("two = 2")[1]
     pids = node.pids
     assert len(pids) == 2
@@ -180,16 +175,14 @@ def test_a_changed_bundle_gets_an_app_server_of_its_own_and_an_idle_one_ends(
     assert wait_until(lambda: not any(map(is_running, pids)), 10)
 
 
-def test_a_killed_app_server_is_replaced(node: Node) -> None:
+def test_a_killed_app_server_is_replaced(node):
     before = node.said("three = 3")[1]
     os.kill(int(before), signal.SIGKILL)
     assert wait_until(lambda: not is_running(int(before)), 5)
     assert node.said("three = 3")[1] != before
 
 
-def test_an_import_that_never_ends_does_not_outlive_its_supernode(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_import_that_never_ends_does_not_outlive_its_supernode(node, monkeypatch):
     monkeypatch.setattr(app_servers, "FIRST_WAIT", 0.5)
     assert not node.fork("import time; time.sleep(600)")
     (pid,) = node.pids
@@ -234,7 +227,7 @@ def main(grid, context):
 
 
 @pytest.mark.network
-def test_a_message_that_leaks_crashes_or_is_killed_touches_no_other(tmp_path: Path) -> None:
+def test_a_message_that_leaks_crashes_or_is_killed_touches_no_other(tmp_path):
     app, answers = tmp_path / "app", tmp_path / "answers"
     app.mkdir()
     settings = '[tool.flwr.app.config]\nfile = ""\n'
@@ -261,7 +254,7 @@ def test_a_message_that_leaks_crashes_or_is_killed_touches_no_other(tmp_path: Pa
         assert wait_until(lambda: not any(map(is_running, of_the_node)), 10)
 
 
-def is_of(pid: int, ancestor: int) -> bool:
+def is_of(pid, ancestor):
     while pid > 1 and pid != ancestor:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return pid == ancestor

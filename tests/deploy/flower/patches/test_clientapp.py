@@ -13,20 +13,18 @@ from deploy.flower.patches import clientapp
 
 
 @pytest.fixture(autouse=True)
-def restored(monkeypatch: pytest.MonkeyPatch) -> None:
+def restored(monkeypatch):
     for name in ("create_event", "Thread"):
         monkeypatch.setattr(telemetry, name, getattr(telemetry, name))
 
 
 @pytest.mark.parametrize(("enabled", "logging"), [("0", "0"), ("1", "0"), ("0", "1")])
-def test_telemetry_starts_threads_only_if_it_is_switched_on(
-    monkeypatch: pytest.MonkeyPatch, enabled: str, logging: str
-) -> None:
+def test_telemetry_starts_threads_only_if_it_is_switched_on(monkeypatch, enabled, logging):
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", enabled)
     monkeypatch.setenv("FLWR_TELEMETRY_LOGGING", logging)
-    started: list[object] = []
+    started = []
 
-    def thread(**settings: object) -> SimpleNamespace:
+    def thread(**settings):
         return SimpleNamespace(start=lambda: started.append(settings))
 
     monkeypatch.setattr(telemetry, "Thread", thread)

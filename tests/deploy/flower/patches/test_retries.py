@@ -1,7 +1,5 @@
 """Requests of ServerApps to a SuperLink that fails."""
 
-from typing import Any
-
 import httpx
 import pytest
 from flwr.supercore.retry import make_simple_http_retry_invoker
@@ -10,22 +8,22 @@ from flwr.supercore.retry.retry_invoker import RetryInvoker
 from deploy.flower.patches import retries
 
 
-def answer(code: int) -> httpx.Response:
+def answer(code):
     return httpx.Response(code, request=httpx.Request("POST", "http://superlink"))
 
 
-def test_a_request_that_always_fails_is_given_up(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
+def test_a_request_that_always_fails_is_given_up(monkeypatch, clock):
     monkeypatch.setattr(RetryInvoker, "invoke", RetryInvoker.invoke)
     retries.retry_after_500()
     invoker = make_simple_http_retry_invoker()
-    codes: list[int] = []
+    codes = []
 
-    def wait(seconds: float) -> None:
+    def wait(seconds):
         clock.now += 20.0
 
     invoker.wait_function = wait
 
-    def ask() -> str:
+    def ask():
         answer(codes.pop(0)).raise_for_status()
         return "an answer"
 

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,11 +13,11 @@ from deploy.flower.patches.serverapp import ended_by_signal
 
 
 @pytest.fixture
-def order() -> Iterator[list[str]]:
+def order():
     """What happens, in order. Flower's handlers are in place, which end the process."""
-    happened: list[str] = []
+    happened = []
 
-    def flowers(number: int, _: object) -> None:
+    def flowers(number, _):
         happened.append(f"Flower: {signal.Signals(number).name}")
         raise SystemExit(1)
 
@@ -28,16 +27,16 @@ def order() -> Iterator[list[str]]:
         signal.signal(number, handler)
 
 
-def test_the_signal_ends_the_app_before_flowers_handler(order: list[str]) -> None:
+def test_the_signal_ends_the_app_before_flowers_handler(order):
     asking, answering = socket.socketpair()
     channel = Channel(asking)
 
-    def answer(method: str, content: bytes) -> bytes:
+    def answer(method, content):
         if method == "Pull":
             os.kill(os.getpid(), STOP_RUN)
         return method.encode()
 
-    def app() -> None:
+    def app():
         try:
             channel.ask("Pull", b"")
             order.append("the app went on")
@@ -59,13 +58,13 @@ def test_the_signal_ends_the_app_before_flowers_handler(order: list[str]) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_flowers_signals_remain_flowers(order: list[str], number: signal.Signals) -> None:
+def test_flowers_signals_remain_flowers(order, number):
     with pytest.raises(SystemExit):  # they do not say that somebody stops the run: the parent may have died
         ended_by_signal(signal.raise_signal, None)(number)
     assert order == [f"Flower: {number.name}"]
 
 
-def test_an_app_that_ends_by_itself_leaves_flowers_handlers(order: list[str]) -> None:
+def test_an_app_that_ends_by_itself_leaves_flowers_handlers(order):
     assert ended_by_signal(lambda number: number + 1, None)(2) == 3
     assert not order
     with pytest.raises(SystemExit):

@@ -9,7 +9,7 @@ from deploy.flower.patches import shared
 
 
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
-def test_lines_that_no_handler_writes_are_skipped(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
+def test_lines_that_no_handler_writes_are_skipped(monkeypatch, level):
     logger, handler = logging.Logger("flwr", logging.DEBUG), logging.StreamHandler(io.StringIO())
     handler.setLevel(level)
     logger.addHandler(handler)

@@ -1,17 +1,15 @@
 """A SuperLink accesses its database less often."""
 
-from typing import Any
-
 from flwr.common import constant
 
 from deploy.fleet.storage import clock_jumps
 from deploy.flower.patches import shared
 
 
-def test_results_are_cached_for_a_second_and_the_excluded_result_never(clock: Any) -> None:
+def test_results_are_cached_for_a_second_and_the_excluded_result_never(clock):
     asked = []
 
-    def find(owner: str, key: str) -> str | None:
+    def find(owner, key):
         asked.append(key)
         return None if key == "unknown" else f"{owner}'s {key}"
 
@@ -24,7 +22,7 @@ def test_results_are_cached_for_a_second_and_the_excluded_result_never(clock: An
     assert asked[4:] == ["key"]
 
 
-def test_the_number_of_cached_results_is_limited(clock: Any) -> None:
+def test_the_number_of_cached_results_is_limited(clock):
     asked = []
     remembered = shared.remembered(asked.append)
     for number in range(shared.MOST_CACHED + 10):  # as a client that asks about runs that do not exist
@@ -33,7 +31,7 @@ def test_the_number_of_cached_results_is_limited(clock: Any) -> None:
     assert len(known) == 10
 
 
-def test_a_serverapp_whose_heartbeats_fail_while_the_database_is_locked_does_not_count_as_dead() -> None:
+def test_a_serverapp_whose_heartbeats_fail_while_the_database_is_locked_does_not_count_as_dead():
     interval = constant.HEARTBEAT_DEFAULT_INTERVAL
     share = constant.HEARTBEAT_BASE_MULTIPLIER + max(constant.HEARTBEAT_RANDOM_RANGE)
     between = (interval - constant.HEARTBEAT_CALL_TIMEOUT) * share

@@ -5,7 +5,6 @@ import logging
 import sys
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from flwr.supercore.object_store import ObjectStoreFactory
@@ -16,15 +15,13 @@ from deploy.flower.patches import supernode
 from deploy.processes.groups import LOST
 
 
-def test_an_error_in_the_loop_ends_the_process(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def leave(code: int) -> None:
+def test_an_error_in_the_loop_ends_the_process(monkeypatch, capfd):
+    def leave(code):
         raise SystemExit(code)
 
     monkeypatch.setattr(supernode.os, "_exit", leave)
 
-    def stopped() -> None:
+    def stopped():
         raise RunNotRunningError
 
     for loop, said in ((stopped, "RunNotRunningError"), (lambda: None, "")):
@@ -47,14 +44,12 @@ def test_an_error_in_the_loop_ends_the_process(
         ({"server_address": "localhost"}, "--superlink localhost: must be HOST:PORT"),
     ],
 )
-def test_options_without_effect_are_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, option: dict[str, Any], reason: str
-) -> None:
-    def leave(code: int) -> None:
+def test_options_without_effect_are_refused_in_one_line(monkeypatch, caplog, option, reason):
+    def leave(code):
         raise SystemExit(code)
 
     monkeypatch.setattr(supernode.os, "_exit", leave)
-    options: dict[str, Any] = {
+    options = {
         "trust": None,
         "state_factory": SimpleNamespace(),
         "server_address": "localhost:9092",
@@ -81,7 +76,7 @@ def test_options_without_effect_are_refused_in_one_line(
     assert reason in line
 
 
-def test_a_clientapp_on_a_slow_device_may_start_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clientapp_on_a_slow_device_may_start_late(monkeypatch):
     core = importlib.import_module("flwr.supercore.corestate.in_memory_corestate")
     for name in ("HEARTBEAT_DEFAULT_INTERVAL", "HEARTBEAT_PATIENCE"):
         monkeypatch.setattr(core, name, getattr(core, name))  # restored at the end

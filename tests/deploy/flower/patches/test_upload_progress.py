@@ -5,7 +5,6 @@ import threading
 from contextlib import suppress
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import pytest
@@ -15,18 +14,18 @@ from flwr.superlink.grid.http_grid import HttpGrid
 
 from deploy.flower.patches.apps import upload_progress
 from deploy.processes.ports import LOOPBACK
-from tests.support.fleet import App, SuperLink, random_bytes
+from tests.support.fleet import App, random_bytes
 from tests.support.proxy import CHUNK, Proxy, Trouble
 
 SIZE = 2_000_000  # bytes, in one chunk
 
 
-def test_only_a_request_for_the_progress_of_replies_is_answered_with_it() -> None:
+def test_only_a_request_for_the_progress_of_replies_is_answered_with_it():
     asked = SimpleNamespace(pull_object=lambda asked, state, task: asked.object_id)
     upload_progress.answer_apps(asked)
     state = SimpleNamespace(received=lambda run, messages: dict.fromkeys(sorted(messages), run))
 
-    def answer(name: str) -> Any:
+    def answer(name):
         return asked.pull_object(PullObjectRequest(object_id=name), state, SimpleNamespace(run_id=3))
 
     assert json.loads(answer(f"{upload_progress.ASKED}a;b").object_content) == {"a": 3, "b": 3}
@@ -34,9 +33,7 @@ def test_only_a_request_for_the_progress_of_replies_is_answered_with_it() -> Non
 
 
 @pytest.mark.network
-def test_a_serverapp_sees_how_a_reply_arrives_over_a_slow_line(
-    superlink: SuperLink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_serverapp_sees_how_a_reply_arrives_over_a_slow_line(superlink, monkeypatch):
     monkeypatch.setattr(HttpGrid, "received_bytes", upload_progress.received_bytes, raising=False)
     node, line = superlink.node("slow"), Proxy(superlink.port)
     node.address = f"{LOOPBACK}:{line.port}"
@@ -71,7 +68,7 @@ def test_a_serverapp_sees_how_a_reply_arrives_over_a_slow_line(
 
 
 @pytest.mark.network
-def test_a_stock_superlink_knows_nothing(superlink: SuperLink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stock_superlink_knows_nothing(superlink, monkeypatch):
     monkeypatch.setattr(upload_progress, "ASKED", "no such request:")
     app = App(superlink)
     assert upload_progress.received_bytes(app.grid, ["0" * 64]) == {}

@@ -10,21 +10,21 @@ from strategies.rounds.guard.guard import Guard
 D = 64
 
 
-def turning(version: int) -> np.ndarray:
+def turning(version):
     """The direction (D,) of descent at the model of a round: it turns by a quarter in four rounds."""
     found = np.zeros(D)
     found[:2] = np.cos(version * np.pi / 8), np.sin(version * np.pi / 8)
     return found
 
 
-def noisy(rng: np.random.Generator, version: int, factor: float = 1.0) -> np.ndarray:
+def noisy(rng, version, factor=1.0):
     return factor * (turning(version) + 0.05 * rng.normal(size=D))
 
 
-def play(directions: VersionedDirections, rounds: int = 24, lag: int = 4) -> dict[int, float]:
+def play(directions, rounds=24, lag=4):
     """Client 0 sends flipped updates of the newest model, the others true ones of an older model."""
     rng = np.random.default_rng(0)
-    found: dict[int, float] = {}
+    found = {}
     for number in range(1, rounds + 1):
         clients = np.array([0, 1 + number % 10, 1 + (number + 5) % 10])
         versions = np.array([number, number - lag, number - lag])
@@ -34,14 +34,14 @@ def play(directions: VersionedDirections, rounds: int = 24, lag: int = 4) -> dic
     return found
 
 
-def test_a_flipped_update_of_the_newest_model_is_seen_although_the_direction_turns() -> None:
+def test_a_flipped_update_of_the_newest_model_is_seen_although_the_direction_turns():
     """Within the others' delay the direction turns by 90 degrees, so the flip agrees with their last one."""
     found = play(VersionedDirections())
     assert found[0] < -0.5
     assert min(agreement for client, agreement in found.items() if client) > 0.5
 
 
-def test_the_guard_of_buffered_rounds_rejects_it() -> None:
+def test_the_guard_of_buffered_rounds_rejects_it():
     rng, guard = np.random.default_rng(1), Guard(11, GuardSettings(level="strict"), buffered=True)
     missing = np.full(3, np.nan)
     rejected = []
@@ -56,7 +56,7 @@ def test_the_guard_of_buffered_rounds_rejects_it() -> None:
     assert all(each in ([], [0]) for each in rejected)
 
 
-def test_few_clients_and_unusable_updates_have_no_agreement() -> None:
+def test_few_clients_and_unusable_updates_have_no_agreement():
     directions, clients = VersionedDirections(), np.arange(7)
     found = directions.agreements(clients, np.ones((7, D)), np.zeros(7, dtype=np.int64))
     assert np.isnan(found.own).all()
@@ -71,7 +71,7 @@ def test_few_clients_and_unusable_updates_have_no_agreement() -> None:
     assert found.deviations.tolist() == [1, 1]
 
 
-def test_the_deviation_of_an_agreement_is_that_of_random_directions() -> None:
+def test_the_deviation_of_an_agreement_is_that_of_random_directions():
     """Of 200 runs with random directions; the standard error of a standard deviation is 5 %."""
     rng, clients = np.random.default_rng(3), np.arange(10)
     standardised, deviations = [], []
@@ -89,7 +89,7 @@ def test_the_deviation_of_an_agreement_is_that_of_random_directions() -> None:
     assert np.std([second for _, second in standardised]) == pytest.approx(deviations[0][1], rel=0.12)
 
 
-def test_the_newest_updates_of_each_client_stay_if_another_sends_many() -> None:
+def test_the_newest_updates_of_each_client_stay_if_another_sends_many():
     directions, rng = VersionedDirections(), np.random.default_rng(2)
     for client in range(1, 11):
         for version in range(6):

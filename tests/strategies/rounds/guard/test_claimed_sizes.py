@@ -1,20 +1,11 @@
 """Which claims of clients are believed at each level of the guard, and what is said about the others."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulation.grid import InProcessGrid
-from strategies import RoundRecord, SelectionStrategy
-from strategies.numerics.arrays import Floats
 from strategies.options import Buffered, Checkpoints, Faults, GuardSettings, Overrides
 from strategies.rounds.guard.claimed_sizes import (
     FAR,
@@ -24,6 +15,8 @@ from strategies.rounds.guard.claimed_sizes import (
     judged_sizes,
 )
 from strategies.selectors import create
+
+from ....support import federations
 
 SANE, STRICT = GuardSettings(), GuardSettings(level="strict")
 REPORTED = [  # of the file t_sizes.py: honest federations whose first client holds more than the others
@@ -43,7 +36,7 @@ REPORTED = [  # of the file t_sizes.py: honest federations whose first client ho
 
 
 @st.composite
-def honest_sizes(draw: st.DrawFn) -> list[int]:
+def honest_sizes(draw):
     """Draw the data sizes of an honest federation of 1 to 300 clients."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     m = draw(st.integers(1, 300))
@@ -64,42 +57,35 @@ def honest_sizes(draw: st.DrawFn) -> list[int]:
     return [max(1, round(scale * m**shape / rank**shape)) for rank in range(1, min(m, 100) + 1)]
 
 
-def client(size: Any, delta: float = 1.0) -> Callable[[Message], Message]:
+def client(size, delta=1.0):
     """Return a client that reports its data size only with its replies; a callable gets the round."""
 
-    def handle(message: Message) -> Message:
+    def handle(message):
         if message.metadata.message_type != "train":
             raise RuntimeError("no handler")
-        number = int(message.content["config"]["server-round"])  # type: ignore[index, call-overload, arg-type]
-        (model,) = message.content["arrays"].to_numpy_ndarrays()  # type: ignore[union-attr]
-        metrics = {"num-examples": float(size(number) if callable(size) else size), "train-loss": 1.0}
-        arrays = ArrayRecord([model + np.float32(delta)])
-        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)}), reply_to=message)
+        claim = size(int(message.content["config"]["server-round"])) if callable(size) else size
+        w = federations.weights(message) + np.float32(delta)
+        return federations.reply(message, w, num_examples=float(claim), train_loss=1.0)
 
     return handle
 
 
-def play(
-    sizes: Sequence[Any], rounds: int, k: int, selector: str = "full", **options: Any
-) -> tuple[list[RoundRecord], SelectionStrategy, Floats]:
+def play(sizes, rounds, k, selector="full", **options):
     """Return the records, the strategy and the model; the update of client 0 is 1, of the others 0."""
     grid = InProcessGrid(latency=lambda message: 0.1)
     for index, size in enumerate(sizes):
         grid.add_node(handler=client(size, float(index == 0)), name=f"site-{index:03}")
-    records: list[RoundRecord] = []
-    strategy = SelectionStrategy(
-        selector, clients_per_round=k, min_available_clients=len(sizes), on_round=records.append, **options
-    )
-    result = strategy.start(grid, ArrayRecord([np.zeros(4, np.float32)]), num_rounds=rounds)
-    return records, strategy, result.arrays.to_numpy_ndarrays()[0]
+    options = {"clients_per_round": k, "min_available_clients": len(sizes), "polling": None, **options}
+    w, records, strategy, _ = federations.play(grid, selector, rounds, federations.model(*[0] * 4), **options)
+    return records, strategy, w
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def said(caplog):
     return [record.getMessage() for record in caplog.records if " claims the " in record.getMessage()]
 
 
 @given(honest_sizes())
-def test_honest_sizes_are_believed_exactly(sizes: list[int]) -> None:
+def test_honest_sizes_are_believed_exactly(sizes):
     found = judged_sizes(sizes, None, SANE)
     assert found.used.tolist() == sizes
     assert found.remarks == {}
@@ -108,7 +94,7 @@ def test_honest_sizes_are_believed_exactly(sizes: list[int]) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(honest_sizes())
-def test_shares_of_a_run_are_those_of_the_data(sizes: list[int]) -> None:
+def test_shares_of_a_run_are_those_of_the_data(sizes):
     """In every round of `full`, and also in the first, when sizes come only with the replies."""
     records, _, _ = play(sizes, 2, len(sizes))
     for record in records:
@@ -118,9 +104,7 @@ def test_shares_of_a_run_are_those_of_the_data(sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("sizes", REPORTED, ids=lambda sizes: f"{sizes[0]} of {sum(sizes)}")
-def test_a_large_honest_client_has_its_share_in_every_round(
-    sizes: list[int], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_large_honest_client_has_its_share_in_every_round(sizes, caplog):
     records, strategy, _ = play(sizes, 4, len(sizes))
     assert [record.weights[0] for record in records] == [sizes[0] / sum(sizes)] * 4
     assert [record.clipped for record in records] == [{}] * 4
@@ -129,7 +113,7 @@ def test_a_large_honest_client_has_its_share_in_every_round(
 
 
 @given(st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=9))
-def test_a_claim_is_ignored_beyond_the_median_of_the_others(claims: list[float]) -> None:
+def test_a_claim_is_ignored_beyond_the_median_of_the_others(claims):
     found = judged_sizes(claims, None, SANE)
     for index, claim in enumerate(claims):
         others = claims[:index] + claims[index + 1 :]
@@ -138,7 +122,7 @@ def test_a_claim_is_ignored_beyond_the_median_of_the_others(claims: list[float])
         assert found.used[index] == (found.mean if ignored else claim)
 
 
-def test_impossible_and_absurd_claims_count_as_no_claim_and_declarations_always_count() -> None:
+def test_impossible_and_absurd_claims_count_as_no_claim_and_declarations_always_count():
     claims = [100.0, 1e9, -5.0, np.inf, 1e101, np.nan, 300.0]
     found = judged_sizes(claims, None, SANE)
     assert found.used.tolist() == [100, 200, 200, 200, 200, 200, 300]
@@ -161,11 +145,9 @@ def test_impossible_and_absurd_claims_count_as_no_claim_and_declarations_always_
 @pytest.mark.parametrize(
     ("level", "claim", "why"), [("strict", 260, "clipped to"), ("sane", 1e9, "ignored:")]
 )
-def test_a_claim_that_is_not_used_stands_in_the_record_and_is_warned_of_once(
-    level: str, claim: float, why: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_claim_that_is_not_used_stands_in_the_record_and_is_warned_of_once(level, claim, why, caplog):
     sizes = [claim, 100, 110, 90, 95, 105, 100, 100]
-    records, strategy, _ = play(sizes, 4, 8, faults=Faults(guard=level))  # type: ignore[arg-type]
+    records, strategy, _ = play(sizes, 4, 8, faults=Faults(guard=level))
     assert strategy.data_sizes.claimed[0] == claim
     assert strategy.data_sizes.used[0] < claim
     for record in records:
@@ -177,14 +159,14 @@ def test_a_claim_that_is_not_used_stands_in_the_record_and_is_warned_of_once(
     assert f'Overrides(sizes={{"site-000": {claim:.15g}}}), client-sizes' in line
     caplog.clear()
     declared = Overrides(sizes={"site-000": claim})
-    records, _, _ = play(sizes, 2, 8, faults=Faults(guard=level), overrides=declared)  # type: ignore[arg-type]
+    records, _, _ = play(sizes, 2, 8, faults=Faults(guard=level), overrides=declared)
     assert [record.weights[0] for record in records] == [claim / sum(sizes)] * 2
     assert said(caplog) == []
     assert not records[-1].clipped
 
 
-def test_a_client_that_changes_its_claim_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    def swings(number: int) -> float:
+def test_a_client_that_changes_its_claim_does_not_flood_the_log(caplog):
+    def swings(number):
         return 1e9 if number % 2 else 1e11
 
     records, _, _ = play([swings, 100, 110, 90, 95, 105, lambda number: 1e10 + number], 12, 7)
@@ -194,7 +176,7 @@ def test_a_client_that_changes_its_claim_does_not_flood_the_log(caplog: pytest.L
     assert len([line for line in lines if line.startswith("site-006")]) == 1  # no material change
 
 
-def test_many_false_claims_at_once_are_few_lines() -> None:
+def test_many_false_claims_at_once_are_few_lines():
     claims = np.full(100, 100.0)
     claims[:30] = 1e10
     lines = ClaimLog().of_sizes(judged_sizes(claims, None, SANE), str)
@@ -202,7 +184,7 @@ def test_many_false_claims_at_once_are_few_lines() -> None:
     assert lines[-1] == "20 more clients claim a data size that is not used as claimed"
 
 
-def test_costs_are_judged_as_sizes_are() -> None:
+def test_costs_are_judged_as_sizes_are():
     claims, nothing = np.array([1e9, 1.0, 2.0, 3.0, 0.0]), np.full(5, np.nan)
     used = believed_numbers(claims, None, SANE)
     assert np.isnan(used[0])
@@ -212,7 +194,7 @@ def test_costs_are_judged_as_sizes_are() -> None:
 
 
 @pytest.mark.parametrize("selector", ["uniform", "md", "adaptive-osmd", "forecast"])
-def test_the_first_round_weights_its_clients_as_fedavg_does(selector: str) -> None:
+def test_the_first_round_weights_its_clients_as_fedavg_does(selector):
     """Sizes come with the replies. The weights of K different clients are their shares among the K."""
     sizes = np.array([5000, 800, 1200, 300, 2500, 400, 10, 70])
     own = {"replacement": False} if selector in ("uniform", "md", "forecast") else {}
@@ -225,7 +207,7 @@ def test_the_first_round_weights_its_clients_as_fedavg_does(selector: str) -> No
 
 
 @pytest.mark.parametrize("selector", ["uniform", "md", "adaptive-osmd", "vrb"])
-def test_weights_with_new_sizes_are_unbiased_for_the_new_shares(selector: str) -> None:
+def test_weights_with_new_sizes_are_unbiased_for_the_new_shares(selector):
     """The draws are those of the old sizes; the sizes of all clients change before the round ends."""
     old, new = np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([9.0, 1.0, 4.0, 2.0, 4.0])
     total, rounds = np.zeros(5), 4000
@@ -238,14 +220,14 @@ def test_weights_with_new_sizes_are_unbiased_for_the_new_shares(selector: str) -
     np.testing.assert_allclose(total / rounds, new / new.sum(), atol=0.03)
 
 
-def test_averaging_by_sizes_uses_the_sizes_in_the_replies() -> None:
+def test_averaging_by_sizes_uses_the_sizes_in_the_replies():
     sizes = [100, 300, 600, 50]
     (record,), _, _ = play(sizes, 1, 2, "rpow-d", selector_settings={"averaging": "sizes"})
     held = np.array(sizes)[record.selection.clients]
     np.testing.assert_allclose(record.weights, held / held.sum())
 
 
-def test_the_weights_of_buffered_rounds_follow_the_sizes() -> None:
+def test_the_weights_of_buffered_rounds_follow_the_sizes():
     """Each of four equally fast clients trains in each round."""
     sizes = [700, 100, 100, 100]
     records, _, _ = play(
@@ -262,9 +244,9 @@ def test_the_weights_of_buffered_rounds_follow_the_sizes() -> None:
 
 @pytest.mark.parametrize("selector", ["full", "uniform", "md"])
 @pytest.mark.parametrize("level", ["sane", "strict"])
-def test_a_resumed_run_has_the_same_weights(tmp_path: Path, selector: str, level: str) -> None:
-    sizes: list[Any] = [500, lambda number: 100 + 20 * number, 110, 90, 95, 1e9, 105, 100]
-    faults = Faults(guard=level)  # type: ignore[arg-type]
+def test_a_resumed_run_has_the_same_weights(tmp_path, selector, level):
+    sizes = [500, lambda number: 100 + 20 * number, 110, 90, 95, 1e9, 105, 100]
+    faults = Faults(guard=level)
     whole, _, model = play(sizes, 6, 3, selector, faults=faults)
     first, _, _ = play(sizes, 3, 3, selector, faults=faults, num_rounds=6, checkpoints=Checkpoints(tmp_path))
     rest, _, resumed = play(

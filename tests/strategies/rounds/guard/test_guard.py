@@ -11,14 +11,14 @@ from strategies.numerics.robust import bulk
 from strategies.options import GuardSettings
 from strategies.rounds.guard.claimed_sizes import believed_sizes
 from strategies.rounds.guard.directions import Agreements
-from strategies.rounds.guard.guard import Guard, Judgement
+from strategies.rounds.guard.guard import Guard
 from strategies.rounds.guard.plausible_limits import Limits
 
 NAN, INF = math.nan, math.inf
 STRICT = GuardSettings(level="strict")
 
 
-def judge(guard, round, norms, losses=None, variances=None, failures=None, clients=None) -> Judgement:
+def judge(guard, round, norms, losses=None, variances=None, failures=None, clients=None):
     norms = np.asarray(norms, dtype=float)
     missing = np.full(norms.size, NAN)
     return guard.judge(
@@ -494,7 +494,7 @@ def test_a_round_copies_no_array_over_all_clients():
 
 
 @pytest.mark.parametrize("clients_per_round", [1, 5])
-def test_losses_that_are_negative_everywhere_quarantine_nobody(clients_per_round: int):
+def test_losses_that_are_negative_everywhere_quarantine_nobody(clients_per_round):
     """A likelihood's loss may be negative: then the setting `signed_losses` is missing, and nobody lies."""
     guard, rng = Guard(10, STRICT), np.random.default_rng(0)
     for round in range(1, 41):
@@ -534,7 +534,7 @@ def test_a_state_from_before_untrue_numbers_were_remembered_is_loaded():
     assert (guard.state_dict()["replies/untrue"] == -1).all()
 
 
-def test_whoever_changes_what_is_in_the_guards_state_raises_the_version_of_checkpoints() -> None:
+def test_whoever_changes_what_is_in_the_guards_state_raises_the_version_of_checkpoints():
     arrays = {name: (array.dtype.str, array.ndim) for name, array in Guard(3, STRICT).state_dict().items()}
     assert VERSION == 5
     assert arrays == GUARD_STATE

@@ -1,8 +1,5 @@
 """The limit of norms (level "sane"): garbage among honest clients of any spread, and honest outliers."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +10,6 @@ from strategies.numerics.robust import largest_supported
 from strategies.options import Faults, GuardSettings
 from strategies.rounds.guard.guard import Guard
 from strategies.rounds.logic import RoundLogic
-from strategies.rounds.record import RoundRecord
 from strategies.rounds.replies import Reply
 from strategies.selectors import available, create
 
@@ -24,7 +20,7 @@ LOGS = st.lists(st.floats(-20, 20), min_size=2, max_size=40)
 
 
 @given(LOGS, st.data())
-def test_garbage_of_fewer_than_a_quarter_raises_no_limit_whatever_its_size(honest, data) -> None:
+def test_garbage_of_fewer_than_a_quarter_raises_no_limit_whatever_its_size(honest, data):
     most = max(k for k in range(1, 14) if k <= max(1, (len(honest) + k - 1) // 4))
     garbage = data.draw(st.lists(st.floats(100, 1e6), max_size=most))
     found = largest_supported(np.array(honest + garbage))
@@ -34,13 +30,13 @@ def test_garbage_of_fewer_than_a_quarter_raises_no_limit_whatever_its_size(hones
 
 
 @given(st.lists(st.floats(0, 4), min_size=1, max_size=50), st.randoms())
-def test_values_within_a_factor_of_54_are_all_supported_in_any_order(logs, random) -> None:
+def test_values_within_a_factor_of_54_are_all_supported_in_any_order(logs, random):
     shuffled = logs[:]
     random.shuffle(shuffled)
     assert largest_supported(np.array(logs)) == largest_supported(np.array(shuffled)) == np.inf
 
 
-def test_the_largest_value_beside_a_gap_is_the_limit() -> None:
+def test_the_largest_value_beside_a_gap_is_the_limit():
     assert largest_supported(np.array([0.0, 1.0, 2.0, 3.0, 50.0])) == 3.0
     assert largest_supported(np.array([0.0, 1.0, 2.0, 3.0, 50.0]), power=20.0) == np.inf
     assert largest_supported(np.array([0.0])) == np.inf
@@ -48,16 +44,16 @@ def test_the_largest_value_beside_a_gap_is_the_limit() -> None:
     assert largest_supported(np.array([0.0, 10.1])) == 0.0
 
 
-def judge(guard: Guard, number: int, clients: np.ndarray, norms: np.ndarray) -> Any:
+def judge(guard, number, clients, norms):
     missing = np.full(norms.size, NAN)
     return guard.judge(number, clients, norms, missing, missing)
 
 
-def lognormal(sigma: float) -> Callable[[np.random.Generator, int], np.ndarray]:
+def lognormal(sigma):
     return lambda rng, m: np.exp(sigma * rng.normal(size=m))
 
 
-def one_of(factor: float) -> Callable[[np.random.Generator, int], np.ndarray]:
+def one_of(factor):
     return lambda rng, m: np.where(np.arange(m) == rng.integers(m), factor, 1.0)
 
 
@@ -71,9 +67,7 @@ def one_of(factor: float) -> Callable[[np.random.Generator, int], np.ndarray]:
     ],  # updates of the second are clipped at times
     ids=["1", "2", "x30"],
 )
-def test_of_honest_heavy_tails_one_update_in_a_thousand_is_clipped_at_most(
-    m: int, scales: Any, federations: int
-) -> None:
+def test_of_honest_heavy_tails_one_update_in_a_thousand_is_clipped_at_most(m, scales, federations):
     """Clients of lasting scale, whose updates also vary over the rounds. Eight rounds each."""
     clipped = updates = 0
     for seed in range(federations):
@@ -88,7 +82,7 @@ def test_of_honest_heavy_tails_one_update_in_a_thousand_is_clipped_at_most(
     assert clipped <= updates / 1000
 
 
-def test_clipped_garbage_raises_no_limit_and_its_client_is_quarantined() -> None:
+def test_clipped_garbage_raises_no_limit_and_its_client_is_quarantined():
     guard, rng = Guard(M), np.random.default_rng(0)
     for number in range(1, 4):
         clients = np.append(rng.choice(np.arange(1, M), 4, replace=False), 0)
@@ -101,7 +95,7 @@ def test_clipped_garbage_raises_no_limit_and_its_client_is_quarantined() -> None
         assert guard.quarantined(number + 1).tolist() == ([0] if number == 3 else [])
 
 
-def test_a_new_level_of_all_norms_is_accepted_at_once_in_large_rounds_and_soon_in_small_ones() -> None:
+def test_a_new_level_of_all_norms_is_accepted_at_once_in_large_rounds_and_soon_in_small_ones():
     for size, patience in ((10, 0), (2, 5)):
         guard, rng = Guard(40), np.random.default_rng(2)
         late = 0
@@ -113,7 +107,7 @@ def test_a_new_level_of_all_norms_is_accepted_at_once_in_large_rounds_and_soon_i
         assert not guard.quarantined(60).size
 
 
-def test_the_sane_guard_leaves_losses_and_directions_alone_and_names_the_numbers_that_it_ignores() -> None:
+def test_the_sane_guard_leaves_losses_and_directions_alone_and_names_the_numbers_that_it_ignores():
     guard = Guard(10)
     for number in range(1, 20):
         losses = np.r_[1e-12, 1e12, -1.0, np.inf, np.ones(6)]
@@ -128,7 +122,7 @@ def test_the_sane_guard_leaves_losses_and_directions_alone_and_names_the_numbers
 
 # --- garbage among clients whose norms differ by factors of e^±3 --------------------------------------------
 
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS = {
     "lipschitz-is": {"lipschitz": np.ones(M)},
     "flics": {"groups": np.arange(M) % 2},
     "naive-group": {"groups": np.arange(M) % 2},
@@ -141,7 +135,7 @@ SELECTORS = [name for name in available() if name != "personalised-osmd"]
 class Federation:
     """Least squares over clients whose features have different scales. Three of 20 clients send garbage."""
 
-    def __init__(self, name: str, seed: int, *, garbage: bool, guard: Any = "sane") -> None:
+    def __init__(self, name, seed, *, garbage, guard="sane"):
         rng = np.random.default_rng(seed)
         sizes = rng.choice([5, 20, 200], M, p=[0.6, 0.3, 0.1])
         self.optimum = rng.normal(size=D)
@@ -162,16 +156,16 @@ class Federation:
         )
         self.logic = RoundLogic(selector, Faults(guard=guard))
         self.model = np.zeros(D)
-        self.records: list[RoundRecord] = []
+        self.records = []
 
-    def trained(self, client: int) -> np.ndarray:
+    def trained(self, client):
         x, y = self.data[client]
         w = self.model.copy()
         for _ in range(3):
             w -= 0.02 * x.T @ (x @ w - y) / len(y)
         return w
 
-    def reply(self, client: int) -> Reply:
+    def reply(self, client):
         kind = self.garbage.get(client)
         if kind == "error":
             return Reply(failure="boom")
@@ -179,7 +173,7 @@ class Federation:
         x, y = self.data[client]
         return Reply({"w": w}, Report(train_loss=float(np.square(x @ self.model - y).mean())))
 
-    def polled(self, number: int, candidates: np.ndarray) -> dict[str, np.ndarray]:
+    def polled(self, number, candidates):
         selector = self.logic.selector
         norms = np.array([np.linalg.norm(self.trained(c) - self.model) for c in candidates.tolist()])
         norms[np.isin(candidates, [c for c, kind in self.garbage.items() if kind == "1e9"])] = 1e9
@@ -191,7 +185,7 @@ class Federation:
             reports["accepts"] = 1.0 * (coins < invitation.rates[invitation.versions, candidates % 2])
         return reports
 
-    def play(self, rounds: int = ROUNDS) -> float:
+    def play(self, rounds=ROUNDS):
         """Return the relative distance of the model from the optimum after the rounds."""
         for number in range(1, rounds + 1):
             opened = self.logic.open(number)
@@ -205,7 +199,7 @@ class Federation:
         return float(np.linalg.norm(self.model - self.optimum) / np.linalg.norm(self.optimum))
 
 
-def ends(name: str, seed: int) -> tuple[float, float, Federation]:
+def ends(name, seed):
     """Return where the model ends if the three clients send nothing, and if they send garbage."""
     absent = Federation(name, seed, garbage=True)
     absent.garbage = dict.fromkeys(absent.garbage, "error")
@@ -214,7 +208,7 @@ def ends(name: str, seed: int) -> tuple[float, float, Federation]:
 
 
 @pytest.mark.parametrize("name", SELECTORS)
-def test_garbage_among_unlike_clients_costs_little_more_than_the_absence_of_its_senders(name: str) -> None:
+def test_garbage_among_unlike_clients_costs_little_more_than_the_absence_of_its_senders(name):
     absent, lying, federation = ends(name, 0)
     assert lying <= absent + 0.05
     quarantined = {client for record in federation.records for client in record.quarantined}
@@ -224,7 +218,7 @@ def test_garbage_among_unlike_clients_costs_little_more_than_the_absence_of_its_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SELECTORS)
-def test_the_same_over_further_seeds(name: str) -> None:
+def test_the_same_over_further_seeds(name):
     for seed in range(1, 9):
         absent, lying, federation = ends(name, seed)
         assert lying <= absent + 0.05
@@ -232,7 +226,7 @@ def test_the_same_over_further_seeds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SELECTORS)
-def test_with_honest_clients_the_default_is_bit_for_bit_the_run_without_a_guard(name: str) -> None:
+def test_with_honest_clients_the_default_is_bit_for_bit_the_run_without_a_guard(name):
     models = []
     for guard in ("sane", False):
         federation = Federation(name, 0, garbage=False, guard=guard)

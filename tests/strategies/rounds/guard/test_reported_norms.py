@@ -1,7 +1,5 @@
 """Clients report the norm of their updates; the server measures it and believes its own."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -17,9 +15,7 @@ from strategies.selectors import create
 RATE = 0.5
 
 
-def play(
-    factors: dict[int, float], rounds: int = 1, dtype: Any = np.float32, guard: Any = "strict", **options: Any
-) -> list[Any]:
+def play(factors, rounds=1, dtype=np.float32, guard="strict", **options):
     """Rounds of eight clients, who report the norms of their updates times their factors (default: 1)."""
     selector = create("full", 8, clients_per_round=8, seed=1)
     logic = RoundLogic(
@@ -45,7 +41,7 @@ def play(
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("variates", [False, True])
-def test_a_norm_that_differs_by_rounding_is_right(dtype: Any, variates: bool) -> None:
+def test_a_norm_that_differs_by_rounding_is_right(dtype, variates):
     for record in play({}, 4, dtype, variates=FedVARP() if variates else None):
         assert record.clipped == {}
         assert record.reported_norms.shape == (8,)
@@ -55,7 +51,7 @@ def test_a_norm_that_differs_by_rounding_is_right(dtype: Any, variates: bool) ->
 
 @pytest.mark.parametrize("factor", [0.0, 0.9, 1.1, 1e30])
 @pytest.mark.parametrize("variates", [False, True])
-def test_a_wrong_norm_is_an_offence_and_is_not_believed(factor: float, variates: bool) -> None:
+def test_a_wrong_norm_is_an_offence_and_is_not_believed(factor, variates):
     honest, records = (
         play(factors, 4, variates=FedVARP() if variates else None) for factors in ({}, {3: factor})
     )
@@ -67,14 +63,14 @@ def test_a_wrong_norm_is_an_offence_and_is_not_believed(factor: float, variates:
     assert records[3].quarantined == (3,)
 
 
-def test_without_a_guard_both_norms_are_recorded() -> None:
+def test_without_a_guard_both_norms_are_recorded():
     (record,) = play({3: 2.0}, guard=False)
     ratios = record.reported_norms / record.feedback.update_norms
     np.testing.assert_allclose(ratios, [1, 1, 1, 2, 1, 1, 1, 1], rtol=1e-3)
     assert record.clipped == {}
 
 
-def test_nothing_is_compared_where_updates_are_hidden_or_noised() -> None:
+def test_nothing_is_compared_where_updates_are_hidden_or_noised():
     for updates in ("masked", "noised"):
         for record in play({3: 1.1}, 2, updates=updates):
             assert record.clipped == {}
@@ -82,13 +78,13 @@ def test_nothing_is_compared_where_updates_are_hidden_or_noised() -> None:
     np.testing.assert_allclose(masked.feedback.update_norms, masked.reported_norms)
 
 
-def test_an_unknown_norm_contradicts_nothing() -> None:
+def test_an_unknown_norm_contradicts_nothing():
     nan, inf = np.nan, np.inf
     measured, reported = np.array([1.0, nan, 1.0, 0.0]), np.array([nan, 1.0, inf, 0.0])
     assert contradictions(measured, reported, 0.0).keys() == {2}
 
 
-def test_rounding_is_that_of_the_types() -> None:
+def test_rounding_is_that_of_the_types():
     ones = np.ones(100)
     assert Model({"w": ones.astype(np.float32)}).rounding() == pytest.approx(40 * 2**-23)
     assert Model({"w": ones.astype(np.float16)}).rounding() == pytest.approx(40 * 2**-10)

@@ -4,10 +4,8 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,20 +13,19 @@ from deploy.fleet.admission.refusal_log import LINES
 from deploy.flower.patches.guards import http_limits, local_apis
 from deploy.processes.groups import wait_until
 from deploy.processes.ports import LOOPBACK
-from tests.support.fleet import SuperLink
 from tests.support.tls import is_closed
 
 pytestmark = pytest.mark.network
 BEGIN = b"GET / HTTP/1.1\r\nHost: x\r\n"
 
 
-def connect(superlink: SuperLink) -> ssl.SSLSocket:
+def connect(superlink):
     context = ssl.create_default_context(cafile=str(superlink.authority))
     raw = socket.create_connection((LOOPBACK, superlink.control), 30)
     return context.wrap_socket(raw, server_hostname=LOOPBACK)
 
 
-def answered(client: ssl.SSLSocket) -> bool:
+def answered(client):
     """Whether the API answers a request for an unknown page."""
     received = b""
     while part := client.recv(65536):
@@ -39,11 +36,11 @@ def answered(client: ssl.SSLSocket) -> bool:
 
 
 @pytest.fixture
-def clients(superlink: SuperLink) -> Iterator[Any]:
+def clients(superlink):
     """Return a function that makes connections, which are closed after the test."""
-    made: list[ssl.SSLSocket] = []
+    made = []
 
-    def more(count: int) -> list[ssl.SSLSocket]:
+    def more(count):
         made.extend(connect(superlink) for _ in range(count))
         return made[-count:]
 
@@ -58,9 +55,7 @@ def clients(superlink: SuperLink) -> Iterator[Any]:
     [BEGIN, b"GET /", BEGIN + b"Transfer-Encoding: chunked\r\n\r\n0\r\n"],
     ids=["headers", "url", "trailers"],
 )
-def test_a_head_without_end_takes_little_memory(
-    superlink: SuperLink, clients: Any, begin: bytes, part: bytes
-) -> None:
+def test_a_head_without_end_takes_little_memory(superlink, clients, begin, part):
     """Without a limit, 20 MB of headers took 350 MB."""
     superlink.forget_peak()
     before = superlink.memory
@@ -76,7 +71,7 @@ def test_a_head_without_end_takes_little_memory(
     assert sent < 15_000_000
 
 
-def test_many_requests_at_once_take_little_memory(superlink: SuperLink, clients: Any) -> None:
+def test_many_requests_at_once_take_little_memory(superlink, clients):
     """Without a limit, 16 connections with 256 kB each took 215 MB and 3 s."""
     superlink.forget_peak()
     before = superlink.memory
@@ -91,12 +86,12 @@ def test_many_requests_at_once_take_little_memory(superlink: SuperLink, clients:
         assert answered(client)
 
 
-def test_the_api_limits_records_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    limited: list[Any] = []
+def test_the_api_limits_records_without_data(monkeypatch):
+    limited = []
     monkeypatch.setattr(http_limits, "limit_records", limited.append)
 
     class Loop(asyncio.SelectorEventLoop):
-        async def create_server(self, *_: Any, **settings: Any) -> Any:
+        async def create_server(self, *_, **settings):
             return settings["ssl_handshake_timeout"]
 
     loop = http_limits.with_limited_tls(Loop)()
@@ -111,11 +106,11 @@ class Transport:
 
     closed = False
 
-    def abort(self) -> None:
+    def abort(self):
         self.closed = True
 
 
-def test_strangers_beyond_a_limit_are_closed_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_beyond_a_limit_are_closed_the_oldest_first(monkeypatch):
     monkeypatch.setattr(http_limits, "STRANGERS", 3)
     strangers, connections = http_limits.Strangers(), [Transport() for _ in range(6)]
     for port, each in enumerate(connections):
@@ -128,24 +123,24 @@ def test_strangers_beyond_a_limit_are_closed_the_oldest_first(monkeypatch: pytes
     assert [each.closed for each in connections] == [False, True, True, True, False, False]
 
 
-def test_a_sender_is_known_by_the_secret_or_by_an_accepted_signature(monkeypatch: pytest.MonkeyPatch) -> None:
-    removed: list[Any] = []
+def test_a_sender_is_known_by_the_secret_or_by_an_accepted_signature(monkeypatch):
+    removed = []
     monkeypatch.setattr(http_limits.strangers, "remove", removed.append)
 
-    def ask(path: str, status: int, *, secret: bool, **headers: str) -> list[Any]:
-        async def app(scope: Any, receive: Any, send: Any) -> None:
+    def ask(path, status, *, secret, **headers):
+        async def app(scope, receive, send):
             await send({"type": "http.response.start", "status": status})
 
-        async def send(message: Any) -> None:
+        async def send(message):
             pass
 
         plugin = SimpleNamespace(validate_tokens_in_metadata=lambda _: (secret, None))
         state = SimpleNamespace(account_access_dep=SimpleNamespace(authn_plugin=plugin))
         encoded = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
         scope = {"type": "http", "path": path, "headers": encoded, "client": (LOOPBACK, 7)}
-        api: Any = SimpleNamespace(state=state)
+        api = SimpleNamespace(state=state)
         removed.clear()
-        asyncio.run(local_apis.Guard(app, api)(scope, None, send))  # type: ignore[arg-type]
+        asyncio.run(local_apis.Guard(app, api)(scope, None, send))
         return list(removed)
 
     known = [(LOOPBACK, 7)]
@@ -157,7 +152,7 @@ def test_a_sender_is_known_by_the_secret_or_by_an_accepted_signature(monkeypatch
 
 
 @pytest.mark.slow
-def test_a_connection_without_a_request_of_a_known_sender_is_closed(clients: Any) -> None:
+def test_a_connection_without_a_request_of_a_known_sender_is_closed(clients):
     idle, slow = clients(2)
     slow.sendall(BEGIN + b"Content-Length: 100\r\n")
     began = time.monotonic()
@@ -166,12 +161,12 @@ def test_a_connection_without_a_request_of_a_known_sender_is_closed(clients: Any
     assert is_closed(slow, 5)
 
 
-def test_a_connection_without_a_handshake_is_closed(superlink: SuperLink) -> None:
+def test_a_connection_without_a_handshake_is_closed(superlink):
     with socket.create_connection((LOOPBACK, superlink.control), 30) as raw:
         assert is_closed(raw, http_limits.HANDSHAKE + 5)
 
 
-def test_requests_of_strangers_write_few_short_lines(superlink: SuperLink, clients: Any) -> None:
+def test_requests_of_strangers_write_few_short_lines(superlink, clients):
     before = len(superlink.log)
     (client,) = clients(1)
     request = b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -2,9 +2,7 @@
 
 import asyncio
 import importlib
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,7 +13,7 @@ from deploy.flower.patches.guards import local_apis
 
 
 @pytest.fixture
-def authentication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def authentication(tmp_path, monkeypatch):
     """Return the control API's authentication, which Flower loads as its own; the secret is "s3cret"."""
     (tmp_path / "secret").write_text("s3cret\n")
     for name, value in guarded(tmp_path / "secret").items():
@@ -26,15 +24,15 @@ def authentication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return config.load_control_authn_plugin()
 
 
-def sent(api: Any, path: str, headers: dict[str, str]) -> bytes:
+def sent(api, path, headers):
     """Return the content that an API receives of a request with the content "content"."""
-    seen: list[bytes] = []
+    seen = []
     messages = [{"type": "http.request", "body": b"content"}, {"type": "http.disconnect"}]
 
-    async def receive() -> dict[str, Any]:
+    async def receive():
         return messages.pop(0)
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send):
         seen.append((await receive())["body"])
         assert (await receive())["type"] == "http.disconnect"
 
@@ -44,9 +42,9 @@ def sent(api: Any, path: str, headers: dict[str, str]) -> bytes:
     return seen[0]
 
 
-def test_only_the_owner_of_the_secret_or_of_a_task_is_read(authentication: Any) -> None:
+def test_only_the_owner_of_the_secret_or_of_a_task_is_read(authentication):
     state = SimpleNamespace(get_task_by_token=lambda token: "task" if token == "t0ken" else None)
-    api: Any = SimpleNamespace(state=SimpleNamespace(
+    api = SimpleNamespace(state=SimpleNamespace(
         account_access_dep=SimpleNamespace(authn_plugin=authentication),
         runtime_state_factory=SimpleNamespace(state=lambda: state),
     ))  # fmt: skip
@@ -71,7 +69,7 @@ def test_only_the_owner_of_the_secret_or_of_a_task_is_read(authentication: Any) 
     assert sent(api, control, {"authorization": "Bearer s3cret"}) == b""
 
 
-def test_flower_authenticates_the_owner_of_the_secret(authentication: Any) -> None:
+def test_flower_authenticates_the_owner_of_the_secret(authentication):
     key = protocol.ACCESS_TOKEN
     known, account = authentication.validate_tokens_in_metadata([(key, "s3cret")])
     assert known
@@ -81,9 +79,7 @@ def test_flower_authenticates_the_owner_of_the_secret(authentication: Any) -> No
 
 
 @pytest.mark.parametrize("content", [None, "", "\n"])
-def test_without_a_secret_nothing_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
-) -> None:
+def test_without_a_secret_nothing_starts(tmp_path, monkeypatch, content):
     monkeypatch.delenv(CONTROL_SECRET, raising=False)
     with pytest.raises(SystemExit, match=f"{CONTROL_SECRET} = None: must name the file"):
         local_apis.demand_secret()
@@ -94,7 +90,7 @@ def test_without_a_secret_nothing_starts(
         local_apis.demand_secret()
 
 
-def test_a_task_is_given_to_nobody_unless_an_executor_has_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_is_given_to_nobody_unless_an_executor_has_a_secret(monkeypatch):
     for module, given in (("flwr.supernode.main", None), ("flwr.supernode.main", b"secret")):
         main = importlib.import_module(module)
         monkeypatch.setattr(main, "create_app", main.create_app)
@@ -104,9 +100,7 @@ def test_a_task_is_given_to_nobody_unless_an_executor_has_a_secret(monkeypatch: 
         assert api.user_middleware[0].cls is local_apis.Guard
 
 
-def test_flwr_finds_the_secret_in_a_file_that_only_its_owner_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flwr_finds_the_secret_in_a_file_that_only_its_owner_reads(tmp_path, monkeypatch):
     (tmp_path / "secret").write_text("s3cret\n")
     for _ in range(2):
         write_connection(tmp_path / "home", "c", remote("127.0.0.1:9", tmp_path), tmp_path / "secret")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.device.device_folder import Device
-from deploy.device.systemd_unit import unit, verify
+from deploy.device.cli import unit_of as unit
+from deploy.processes.systemd_units import verify
 
 
-def test_the_unit_has_the_limits_and_restarts(device: Device) -> None:
+def test_the_unit_has_the_limits_and_restarts(device):
     settings = replace(device.settings(), nice=5, threads=2, memory_limit=300)
     text = unit(settings, Path("/var/lib/cohort client%"), system=True)
     lines = text.splitlines()
@@ -24,7 +24,7 @@ def test_the_unit_has_the_limits_and_restarts(device: Device) -> None:
 
 @pytest.mark.skipif(not Path("/usr/bin/systemd-analyze").exists(), reason="no systemd here")
 @pytest.mark.parametrize("system", [True, False])
-def test_systemd_accepts_the_unit(device: Device, tmp_path: Path, system: bool) -> None:
+def test_systemd_accepts_the_unit(device, tmp_path, system):
     path = tmp_path / "cohort-client.service"
     path.write_text(unit(replace(device.settings(), memory_limit=300), Path("/var/lib/c"), system=system))
     assert verify(path, system=system) == ""

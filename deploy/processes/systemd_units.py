@@ -1,16 +1,14 @@
-"""The systemd unit of a client: starts the client again after crashes, logouts and reboots."""
+"""Systemd units of clients and servers, which systemd starts again after crashes, logouts and reboots."""
 
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.device.device_folder import Settings
-
-NAME = "cohort-client.service"  # the file name of the unit
-STOP_TIMEOUT = 20  # s that the client may take to end; a SuperNode needs less time to sign off
+STOP_TIMEOUT = 20  # s that a program may take to end; a SuperNode needs less time to sign off
 # The restrictions of a system unit. A user's systemd lacks the rights for most of them.
 _HARDENING = """\
 # A user that exists only while the unit runs; the state folder belongs to that user.
@@ -31,23 +29,20 @@ CapabilityBoundingSet=
 """
 
 
-def unit(settings: Settings, folder: Path, *, system: bool) -> str:
-    """Return the text of the unit.
+def unit(
+    description: str, arguments: Sequence[str], folder: Path, limits: Sequence[str] = (), *, system: bool
+) -> str:
+    """Return the text of a unit that runs `cohort` with these arguments.
 
-    `folder`: the device's folder. For a system unit, the folder must be directly in /var/lib. `system`:
-    whether to write a system unit (started at boot) or a user unit.
+    `folder`: the program's folder. For a system unit, the folder must be directly in /var/lib. `limits`:
+    lines of the section Service. `system`: whether it is a system unit (started at boot) or a user unit.
     """
     if system and folder.parent != Path("/var/lib"):
         raise ValueError(f"state-dir = {folder}: must be a folder directly in /var/lib for a system unit")
-    cohort = Path(sys.executable).parent / "cohort"
-    command = [str(cohort), "client", "join", "--state-dir", str(folder)]
-    limits = [f"Nice={settings.nice}", f"CPUQuota={100 * settings.threads}%"]
-    if settings.memory_limit is not None:
-        # If the unit needs more memory, the kernel kills one of its processes. The unit itself goes on.
-        limits += [f"MemoryMax={settings.memory_limit}M", "MemorySwapMax=0", "OOMPolicy=continue"]
+    command = [str(Path(sys.executable).parent / "cohort"), *arguments]
     lines = [
         "[Unit]",
-        "Description=Cohort: a client of a federation",
+        f"Description={description}",
         # Start after the clock is set, because certificates and signatures contain times.
         *(["Wants=network-online.target", "After=network-online.target time-sync.target"] if system else []),
         "",
@@ -73,16 +68,21 @@ def unit(settings: Settings, folder: Path, *, system: bool) -> str:
     return "\n".join(lines)
 
 
-def install(text: str, *, system: bool) -> tuple[Path, str]:
-    """Write the unit into the folder where systemd looks for units, and verify the unit.
-
-    Returns the file of the unit, and the messages of `verify`.
-    """
+def install(name: str, text: str, *, system: bool) -> str:
+    """Write the unit `name` where systemd looks for it, and return what the user should know, in lines."""
     config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    path = (Path("/etc/systemd/system") if system else config / "systemd" / "user") / NAME
+    path = (Path("/etc/systemd/system") if system else config / "systemd" / "user") / f"{name}.service"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    return path, verify(path, system=system)
+    complaints = verify(path, system=system)
+    manager, user = ("systemctl", "") if system else ("systemctl --user", "--user ")
+    lines = [
+        f"{path}: written" + (f"; systemd-analyze verify says:\n{complaints}" if complaints else ""),
+        f"start it, now and at every boot:  {manager} daemon-reload && {manager} enable --now {name}",
+        *(() if system else ("let it run while you are logged out:  loginctl enable-linger",)),
+        f"show its messages:  journalctl {user}-fu {name}",
+    ]
+    return "\n".join(lines)
 
 
 def verify(path: Path, *, system: bool) -> str:
