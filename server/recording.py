@@ -155,7 +155,8 @@ class Recording:
             return  # nothing has changed: this saves passes over all clients
         self._written = sizes
         # The used sizes of all clients without a size of their own are one number: ``mean_size``.
-        own = np.stack([sizes.claimed, np.where(sizes.is_own, sizes.used, math.nan)], axis=1)
+        used = np.where(sizes.is_own, sizes.used, math.nan) if sizes.targets is None else sizes.targets
+        own = np.stack([sizes.claimed, used], axis=1)
         mean = {"mean_size": sizes.mean}
         if len(own) != len(self._sizes) or self._history.lost != self._lost:
             self._lost = self._history.lost
