@@ -1,8 +1,8 @@
 """Clients that train at least once in so many rounds, besides those that the selector draws.
 
-A client that is due trains for certain. So its importance W is 1, its weight is its share λ_m, and the selector
-draws the rest of the K clients among the other available clients. Whoever is due, E[W_m] = 1 for each
-available client: the aggregate estimates the same mean as without this rule, and is as unbiased.
+A client that is due trains for certain. So its importance W is 1, its weight is its share λ_m, and the
+selector draws the rest of the K clients among the other available clients. Whoever is due, E[W_m] = 1 for
+each available client: the aggregate estimates the same mean as without this rule, and is as unbiased.
 """
 
 from collections.abc import Mapping

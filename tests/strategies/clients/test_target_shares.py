@@ -87,7 +87,7 @@ def test_wrong_shares_are_refused(overrides, message):
 @pytest.mark.parametrize("selector", ["flics", "flics-private", "personalised-osmd"])
 def test_selectors_that_cannot_have_regular_clients_refuse_them(selector):
     settings = {"group_shares": "1/2", "epsilon": 4.0} if selector == "flics-private" else {}
-    with pytest.raises(ValueError, match="overrides.every = .*: must be empty with"):
+    with pytest.raises(ValueError, match=r"overrides\.every = .*: must be empty with"):
         SelectionStrategy(
             selector, clients_per_round=2, selector_settings=settings, overrides=Overrides(every={"a": 2})
         )
