@@ -57,7 +57,7 @@ class RoundLogic:
     subtracted from its update, and the mean ȳ of all baselines is added to the step (default: y_m = ȳ = 0).
     ``budgets`` is K(t) (default: the selector's `clients_per_round`). ``shortest_deadline`` is the shortest
     wait for an answer in seconds, > 0 (`Deadlines.shortest`); if it is infinite, the server learns no shorter
-    waits. ``every``: clients that train at least once in so many rounds, see `RegularClients` (default: none).
+    waits. ``every``: clients that train at least once in m rounds, see `RegularClients` (default: none).
     With a ``mode``, rounds are buffered, and a client may train over several rounds; ``buffer`` then
     holds their state. ``updates`` says what the server sees of an update:
 
