@@ -11,6 +11,9 @@ is the final one of `md` in these runs. Methods have no rates of their own: tuni
 the experiment. A round takes as long as its slowest client. No method looks at durations, so one run gives
 the seconds for all kinds of devices (`SPEEDS`). The polls of `cpow-d` take no time; the models that it sends
 to candidates count as megabytes.
+
+With "diurnal", a client's chance to be available follows a sine over 24 rounds, by its time zone, which has
+nothing to do with its data. The error of the aggregate is that among all clients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +29,7 @@ from benchmarks.experiments.draws import products
 from benchmarks.experiments.methods import OWN_DRAWS, Method
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from benchmarks.time_to_accuracy.federation import JITTER, MEDIAN, SIGMA
+from simulation.availability import create
 from simulation.kernels import Kernel, Plan, kernel_of
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
@@ -83,6 +87,7 @@ class Setting:
     best: float  # the best accuracy in %
     num_clients: int = 100
     model: Mapping[str, Any] = field(default_factory=dict)
+    diurnal: bool = False  # whether clients sleep: half are available on average, each by its time zone
 
 
 class Federation(NamedTuple):
@@ -175,6 +180,7 @@ def train(setting: Setting, federation: Federation, method: Method, seed: int) -
         local_steps=setting.local_steps,
         seed=seed,
         selector_settings=method.settings,
+        availability=create("diurnal", setting.num_clients, seed=seed) if setting.diurnal else None,
     )
     accuracy, cohorts, models = [], [], []
     for number in range(1, setting.num_rounds + 1):
@@ -235,6 +241,9 @@ SETTINGS = {
     "real-shakespeare": Setting(
         "shakespeare", "natural", 4.0, 5, 70, 33.7, 156, {"hidden": 64, "depth": 1, "length": 20}
     ),
+}
+SETTINGS |= {
+    f"{name}-diurnal": replace(SETTINGS[name], diurnal=True) for name in ("real-mnist", "real-cifar-.1")
 }
 EXPERIMENTS = tuple(
     Experiment(
