@@ -25,7 +25,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-
 # The images install from files with hashes, in the versions of $(LOCK), without torch's CUDA packages and uv.
 IMAGE_LOCKS := deploy/locks
 # All extras but browser, mlflow and wandb: mlflow allows only older versions of other packages, such as pyarrow.
-LOCKED := demo torch data optim simulation tensorboard prometheus docs dev
+LOCKED := demo torch data optim simulation tensorboard prometheus postgres docs dev
 LEFT_OUT := $(shell sed -nE 's/^(cuda-[a-z0-9-]+|nvidia-[a-z0-9-]+|triton|uv)==.*/--no-emit-package \1/p' $(LOCK))
 HASHED = $(COMPILE) --no-header --generate-hashes --constraints $(LOCK) $(LEFT_OUT)
 # The hash of torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl, which is in torch's own index and not in PyPI.
@@ -49,7 +49,7 @@ CACHED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$(1) $(2)
 tested_twice = $(CACHED) $(3) || { [ $$? -eq 1 ] && echo "--- $(1): the tests that failed run once more, alone" && \
 	$(CACHED) --last-failed --last-failed-no-failures none --maxfail 1; }
 
-.PHONY: install run test test-network test-fast test-slow test-slow-network test-slow-others test-simulation test-newest-flower test-flowers test-oldest-flower test-devices-of-before test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis results results-check tree lint format lock dist wheels clean
+.PHONY: install run test test-network test-fast test-slow test-slow-network test-slow-others test-simulation test-newest-flower test-flowers test-oldest-flower test-devices-of-before test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser test-postgres docs test-docs nemesis results results-check reference tree lint format lock dist wheels clean
 
 install: $(VENV)/.demo            ## the packages that `make run` needs
 
@@ -163,6 +163,10 @@ test-arm64-torch: $(VENV)/.dev    ## the same device trains a task in torch; may
 test-docker-arm64: $(VENV)/.dev   ## the image of clients for arm64; needs that Debian, and a Docker engine with buildx
 	$(BIN)/python -m pytest -m "docker and arm64"
 
+test-postgres: export COHORT_TEST_DATABASE := postgres
+test-postgres: $(VENV)/.dev       ## the tests of the Fleet API with PostgreSQL instead of SQLite; needs PostgreSQL
+	$(call tested_twice,postgres,-m "network and not slow" tests/deploy/fleet)
+
 test-browser: $(VENV)/.dev        ## the live page in a browser; needs Debian's chromium and chromium-driver
 	$(INSTALL) $(VENV) --constraint $(LOCK) --editable '.[browser]'
 	$(call tested_twice,browser,-m browser)
@@ -191,6 +195,9 @@ results: $(VENV)/.dev             ## docs/results.md and its pages, from the dat
 results-check: $(VENV)/.dev       ## whether pages, sources and a sample of seeds fit the data files
 	COHORT_DATA=$${COHORT_DATA:-$$([ ! -d ../shared/data ] || echo ../shared/data)} \
 	  $(BIN)/cohort bench results --check $(if $(SAMPLE),--sample $(SAMPLE))
+
+reference: $(VENV)/.dev           ## docs/reference/, from the code: options, settings, fields, metrics, selectors
+	$(BIN)/python docs/extensions/reference.py
 
 tree: $(VENV)/bin/python          ## all files, each with its first sentence
 	@$(BIN)/python docs/extensions/tree.py

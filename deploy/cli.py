@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points, version
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 import click
 import typer
@@ -22,7 +22,7 @@ from deploy.engines.local_cluster import LocalCluster
 from deploy.engines.simulated_availability import check_availability
 from deploy.flower.app_folder import app_folder
 from deploy.hosting.cli import server
-from deploy.option_types import argument, optional
+from deploy.option_types import AsJson, Track, argument, fail, optional
 from deploy.page.command import Page, PagePort, page, page_of
 from deploy.processes.signals import raise_on_signals
 from deploy.runs import selector_advice
@@ -93,12 +93,14 @@ class _Once(CommandWithImports):
 
 def _broken_command(name: str, problem: str) -> click.Command:
     """Return a command that accepts any arguments, prints the problem and exits with 1."""
-
-    def fail(**_: object) -> None:
-        _fail(problem, 1)
-
     anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-    return click.Command(name, callback=fail, help=problem, context_settings=anything, add_help_option=False)
+    return click.Command(
+        name,
+        callback=lambda **_: fail(problem, 1),
+        help=problem,
+        context_settings=anything,
+        add_help_option=False,
+    )
 
 
 cli = typer.Typer(cls=_Commands, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
@@ -153,14 +155,6 @@ Settings = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Any other setting of the run config in pyproject.toml; may be repeated.",
-    ),
-]
-Track = Annotated[
-    list[str] | None,
-    optional(
-        "--track",
-        metavar="NAME",
-        help="Also show the rounds in tensorboard, mlflow or wandb; may be repeated.",
     ),
 ]
 Resume = Annotated[
@@ -357,7 +351,7 @@ def _compare(
             message = f"stopped by {signal.Signals(code - 128).name}"
         elif isinstance(error, EngineError):
             message, code = str(error), 1
-        _fail(message + _how_to_resume(engine, comparison), code)
+        fail(message + _how_to_resume(engine, comparison), code)
     _conclude(console, folder, [trial.history for trial in trials])
     if any(trial.problem for trial in trials):
         raise typer.Exit(1)
@@ -379,7 +373,7 @@ def _exit_on_bad_input() -> Iterator[None]:
     try:
         yield
     except (ModuleNotFoundError, OSError, TypeError, ValueError) as error:
-        _fail(str(error), 2)
+        fail(str(error))
 
 
 @cli.command()
@@ -393,10 +387,10 @@ def plot(
     _conclude(Console(highlight=False, markup=False), folder, histories)
 
 
-@cli.command()
+@cli.command(cls=CommandWithImports)
 def selectors(
     name: Annotated[str | None, argument(help="A selector: show its settings.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the selectors: what each does and needs, and whether it is unbiased."""
     with _exit_on_bad_input():
@@ -418,7 +412,7 @@ def advise(
             help="A selector to study; may be repeated. (default: the usual ones)",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Estimate, from a run's history, the variance of the aggregate that other selectors would have had.
 
@@ -481,8 +475,3 @@ def _conclude(console: Console, folder: Path, histories: Sequence[RunHistory]) -
     console.print()
     for name, where in {"figure": figure, **files}.items():
         console.print(f"{name:<10} {where}", soft_wrap=True)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(code)

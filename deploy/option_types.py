@@ -1,15 +1,34 @@
-"""Options of commands without a default that is shown, and the type of options that take a finite number."""
+"""What the commands share: kinds of options, two options, and the end of a command that fails."""
 
 import math
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, NoReturn
 
 import click
 import typer
 
+from strategies.clients.printable import printable
+
+LINES = "\n\t"  # the unprintable characters that messages keep
 # An option and an argument whose help says what happens without them.
 optional: Any = partial(typer.Option, show_default=False)
 argument: Any = partial(typer.Argument, show_default=False)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value, and nothing else.")]
+Track = Annotated[
+    list[str] | None,
+    optional(
+        "--track",
+        metavar="NAME",
+        help="Also show the rounds in tensorboard, mlflow or wandb; may be repeated.",
+    ),
+]
+
+
+def fail(message: str, code: int = 2) -> NoReturn:
+    """End a command with an exit code, and a message that cannot command the terminal."""
+    typer.echo(printable(message, None, keep=LINES), err=True)
+    raise typer.Exit(code) from None
 
 
 class Finite(click.FloatRange):

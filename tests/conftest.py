@@ -47,6 +47,24 @@ def _flowers_log_level():
     logger.setLevel(level)
 
 
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL of this worker's tests, if it is installed."""
+    from tests.support.postgres import Postgres  # skips the test without psycopg
+
+    running = Postgres()
+    yield running
+    running.end()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request, tmp_path):
+    """The path or the address of a new database, of each kind in turn."""
+    if request.param == "sqlite":
+        return str(tmp_path / "superlink.db")
+    return request.getfixturevalue("postgres").database()
+
+
 @cache
 def _names(path, marker):
     """Tell whether the text of a file names a marker."""

@@ -11,6 +11,7 @@ from statistics import fmean
 import pytest
 from typer.testing import CliRunner
 
+import strategies
 from benchmarks.results.files import Recorded, read
 from deploy import cli
 
@@ -50,6 +51,16 @@ def test_there_are_examples():
 @pytest.mark.parametrize("block", BLOCKS)
 def test_an_example_runs(block):
     exec(compile(block, "example", "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/your-own-app.md"])
+def test_the_strategies_that_users_paste_can_be_made(page):
+    """No example calls `main`, which waits for clients."""
+    found = re.findall(r"strategy = (\w+)\((.*)\)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+    ours = [each for each in found if each[0] != "FedAvg"]
+    assert ours
+    for name, arguments in ours:
+        assert eval(f"{name}({arguments})", {name: getattr(strategies, name)})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -92,21 +103,48 @@ def test_a_figure_in_a_document_is_the_mean_of_its_cell(page):
         assert float(shown) == round(fmean(found.values(row, column)), decimals), (name, row, column)
 
 
-def _commands(page):
-    text = (ROOT / "docs" / page).read_text("utf-8")
-    blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line.startswith("cohort up")]
+NEEDS_MORE = (
+    "--page",
+    "--resume",
+    "--engine",
+    "--task",
+    "--track",
+    "=phones.csv",
+    ".json",
+)  # files, packages
 
 
-@pytest.mark.parametrize("command", _commands("server-strategies.md"))
+def _commands():
+    """Return the commands that train on this machine, of the blocks of all guides."""
+    texts = [page.read_text("utf-8") for page in sorted((ROOT / "docs").glob("*.md"))]
+    blocks = [block for text in texts for block in re.findall(r"```(?:console)?\n(.*?)```", text, re.DOTALL)]
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    commands = [line for line in lines if re.match(r"cohort (up|simulate)\b", line)]
+    return sorted({line for line in commands if not any(each in line for each in NEEDS_MORE)})
+
+
+def test_there_are_commands():
+    assert len(_commands()) >= 12
+
+
+@pytest.mark.parametrize("command", _commands())
 def test_a_command_is_accepted(command, tmp_path, monkeypatch):
     """Up to the point where a federation would start."""
     started = []
     monkeypatch.setattr(cli, "_compare", lambda engine, comparison, **options: started.append(comparison))
-    arguments = shlex.split(command, comments=True)[1:]
-    result = CliRunner().invoke(cli.cli, [*arguments, "--out", str(tmp_path / "run")])
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli.cli, shlex.split(command, comments=True)[1:])
     assert result.exit_code == 0, result.stderr
     assert len(started) == 1
+
+
+def test_the_reference_pages_are_what_the_code_says(monkeypatch):
+    """`make reference` writes them."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
+    written = runpy.run_path(str(ROOT / "docs" / "extensions" / "reference.py"))
+    assert {page.name for page in written["FOLDER"].iterdir()} == set(written["pages"]())
+    for name, text in written["pages"]().items():
+        assert (written["FOLDER"] / name).read_text("utf-8") == text, name
 
 
 def test_every_file_has_a_first_sentence_for_make_tree():

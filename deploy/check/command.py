@@ -1,7 +1,5 @@
 """The command `cohort check`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tomllib
@@ -15,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.flower.commands import python
+from deploy.option_types import fail
 from strategies.designs import DESIGNS
 
 
@@ -33,8 +32,7 @@ def check(
         with console.status("one client trains one round ..."):
             found = _first_round(app)
     except ValueError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+        fail(str(error))
     _show(console, found)
 
 

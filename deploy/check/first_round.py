@@ -4,16 +4,15 @@ The app's ServerApp runs until it sends its first TRAIN message, which holds the
 gets this message, and then the questions that selectors ask.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 import traceback
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 
@@ -27,9 +26,6 @@ from strategies.flower.messages import lacks_handler, loss_name, question, read_
 from strategies.half_precision import HALF
 from strategies.rounds.aggregation import Model, Update
 from strategies.selectors.registry import available, selector_type
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _LOOKS = 5  # a ServerApp that looks for nodes more often before it sends a message waits for more of them
 _LONGEST = 200  # characters of an app's error

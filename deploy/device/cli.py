@@ -4,7 +4,7 @@ import os
 import shlex
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from deploy.device.device_folder import PAUSE_FILE, Device, Settings
 from deploy.device.invitation import check_bundle, check_server
 from deploy.device.reconnect import ADMITTED, STATUS, DeviceSupervisor
 from deploy.json_text import parse_json
-from deploy.option_types import optional
+from deploy.option_types import fail, optional
 from deploy.processes.systemd_units import install, unit
 from deploy.tls.probe import REFUSED, unreachable
 from strategies.clients.printable import printable
@@ -169,7 +169,7 @@ def join(
         command = device.prepare(settings)
         text = unit_of(settings, device.folder, system=os.geteuid() == 0) if systemd else ""
     except (OSError, ValueError) as error:
-        _fail(str(error))
+        fail(str(error))
     if not (settings.data or settings.partition):
         typer.echo(
             "this client has no data yet: use --data FILE.npz, or --partition I/N for the task's own data",
@@ -185,13 +185,13 @@ def join(
         try:
             typer.echo(install(UNIT, text, system=os.geteuid() == 0))
         except OSError as error:
-            _fail(str(error))
+            fail(str(error))
         return
     # Under systemd, which would restart this process at once, the supervisor waits for a better certificate.
     if "INVOCATION_ID" not in os.environ:
         problem = unreachable(settings.server, device.authority) or ""
         if problem.startswith(REFUSED):
-            _fail(f"server = {settings.server}: {problem}")
+            fail(f"server = {settings.server}: {problem}")
     os.nice(max(0, settings.nice - os.nice(0)))  # systemd may have set the niceness already
     # The supervisor replaces this process, because the imports of this process would waste memory.
     os.execve(command[0], command, device.environment(settings))
@@ -226,7 +226,7 @@ def trust(
     try:
         device.trust("" if bundle == "any" else check_bundle(bundle))
     except (OSError, ValueError) as error:
-        _fail(str(error))
+        fail(str(error))
     typer.echo(f"{device.settings().name} runs {_app(device.settings())}")
 
 
@@ -289,14 +289,9 @@ def _joined(state_dir: Path | None) -> Device:
         device.check_owner()
         device.settings()
     except ValueError as error:
-        _fail(str(error))
+        fail(str(error))
     return device
 
 
 def _host_name() -> str:
     return os.uname().nodename.partition(".")[0]
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(2)

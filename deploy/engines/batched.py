@@ -53,7 +53,7 @@ class BatchedSimulation(ProcessEngine):
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> ProcessRun:
         """Start a run in a process of its own."""
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        module = (sys.executable, "-m", "deploy.engines.batched")
+        module = (sys.executable, "-P", "-m", "deploy.engines.batched")
         command = (*module, json.dumps(dict(run_config)), str(self._workers))
         environment = {**one_thread, **os.environ, "PYTHONPATH": str(CODE)}
         process = Process(command, self.logs / f"{name}.log", environment)

@@ -10,7 +10,8 @@ What happens to a request, from the socket to the database:
 4. `service`: a method for each kind of request calls, from top to bottom, what checks the request
    (`admission`), the state, and what notes the answer (`use` adds up the bytes). Of the `duties`,
    `deliveries` delivers a lost message again, `held_requests` holds a request for messages until there is
-   one, `presence` holds heartbeats and notices nodes that leave, `joined_objects` answers for several.
+   one, `presence` holds heartbeats and notices nodes that leave, `joined_objects` answers for several, and
+   `front_ends` tells the other SuperLinks of a shared database what happens here.
 5. `state`: the SuperLink's state, a subclass of Flower's, which Flower's own APIs use too. It calls the
    `duties`, which it shares with the service, when a message, an object or a node comes or goes. `storage`
    holds its statements.

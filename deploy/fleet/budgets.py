@@ -4,8 +4,6 @@ A request costs points before its signature is checked, and bytes when its body 
 budget is spent, its requests are refused with UNAVAILABLE, after which a SuperNode tries again.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 

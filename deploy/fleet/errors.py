@@ -1,7 +1,5 @@
 """What a node receives for an error: a gRPC status, and a text that SuperNodes of all versions know."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

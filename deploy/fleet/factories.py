@@ -8,10 +8,14 @@ no subclass can change; `hand_over` replaces them too.
 from __future__ import annotations
 
 import importlib
+import os
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
+from deploy.fleet.duties.front_ends import FrontEnd
+from deploy.fleet.storage import postgres
 from deploy.fleet.storage.clock_jumps import MISSED_HEARTBEATS
-from deploy.flower.commands import NO_START
+from deploy.flower.commands import AUTHORITY, FRONT_END, NO_START
 from deploy.flower.patches.shared import replace
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ _CORE_STATE = "flwr.supercore.corestate.sql_corestate"
 _VALIDATOR = "flwr.server.utils.validator"
 _STATE = "deploy.fleet.state"
 _STORE = "deploy.fleet.storage.objects"
+_SHARED = "deploy.fleet.storage.shared_state"
 
 
 def write_less() -> None:
@@ -48,6 +53,8 @@ def write_less() -> None:
 
 
 def _connected(connection: Any, _: Any) -> None:
+    if not isinstance(connection, sqlite3.Connection):
+        return
     connection.execute(f"PRAGMA wal_autocheckpoint = {LOG // _PAGE}")
     connection.execute("PRAGMA secure_delete = FAST")
 
@@ -74,20 +81,39 @@ def hand_over(duties: Duties) -> Callable[[], Any]:
 def make(database: str, federation_manager: Any, duties: Duties) -> Factory:
     """Return a factory that holds this project's store and state."""
     from alembic.util import CommandError  # not at the top: of this module's importers, only this needs it
+    from sqlalchemy.exc import DBAPIError
 
     if database.startswith(":"):  # Flower's names for databases in memory
         raise SystemExit(f"{NO_START} it needs --database")
-    store = importlib.import_module(_STORE).CohortObjectStore(database)
+    store, state = (_shared if postgres.is_url(database) else _own)(database, federation_manager, duties)
     try:
         store.initialize()  # brings the tables of an older Flower up to date
+        state.initialize()
     except CommandError as error:
         raise SystemExit(
             f"{NO_START} a newer version has changed {database} ({error}): install that version again, or "
             "restore the backup that was made before (docs/upgrading.md)"
         ) from error
-    state = importlib.import_module(_STATE).CohortLinkState(database, federation_manager, store, duties)
-    state.initialize()
+    except (postgres.DatabaseError, DBAPIError) as error:
+        if not postgres.is_url(database):
+            raise
+        raise SystemExit(f"{NO_START} {postgres.line(getattr(error, 'orig', error))}") from error
     return Factory(store, state)
+
+
+def _own(database: str, federation_manager: Any, duties: Duties) -> tuple[Any, Any]:
+    store = importlib.import_module(_STORE).CohortObjectStore(database)
+    return store, importlib.import_module(_STATE).CohortLinkState(database, federation_manager, store, duties)
+
+
+def _shared(database: str, federation_manager: Any, duties: Duties) -> tuple[Any, Any]:
+    missing = {FRONT_END, AUTHORITY} - os.environ.keys()
+    if missing:
+        raise SystemExit(f"{NO_START} with PostgreSQL it needs the variables {', '.join(sorted(missing))}")
+    module = importlib.import_module(_SHARED)
+    front_end = FrontEnd(database, os.environ[FRONT_END], os.environ[AUTHORITY])
+    store = module.SharedStore(database)
+    return store, module.SharedState(database, federation_manager, store, duties, front_end)
 
 
 class Factory:

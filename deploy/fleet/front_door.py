@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # The threads that answer requests at a time, beside those that wait for nodes. Held requests occupy no
 # thread: the SuperLink answers them later (`held_requests`, `presence`).
-BUSY = 32
+BUSY = 8
 # The methods whose requests may be held.
 HELD_METHODS = ("PullMessages", "SendNodeHeartbeat")
 # The most requests of a node that may be under way. A SuperNode has at most five: a heartbeat, and four
@@ -273,10 +273,9 @@ class FrontDoor:
             except StopIteration:
                 raise RequestRefused("No request", "INVALID_ARGUMENT") from None
         self._budgets.spend_bytes(node, len(body))
-        limit = {
-            "PushObject": self._largest_object,
-            "PushMessages": self._replies.largest_request,
-        }.get(method.name, SMALL_BODY)
+        limit = self._largest_object if method.name == "PushObject" else SMALL_BODY
+        if method.name == "PushMessages":
+            limit = self._replies.largest_request(len(body))
         if len(body) > limit:
             reason = f"{len(body)} bytes, and at most {limit} are allowed"
             if method.name == "PushMessages":  # the body, which names the message, is not parsed

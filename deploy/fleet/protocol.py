@@ -4,8 +4,6 @@ Devices of all versions of Flower share these, so they are written down here and
 test compares them with the Flower that is installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import string

@@ -5,8 +5,6 @@ Flower's SuperLink serves its control and runtime APIs over HTTP, in an app that
 Flower's own Fleet API over HTTP would be a second door, without these guards: it is answered with 404.
 """
 
-from __future__ import annotations
-
 import errno
 import importlib
 import sys
@@ -64,6 +62,8 @@ def guard() -> None:
                     yield state
             finally:
                 duties.presence.end()
+                if (front_end := factory.state().front_end) is not None:
+                    front_end.stop()
                 server.stop(grace=STOP)
 
         app.router.lifespan_context = with_fleet
@@ -112,7 +112,9 @@ def start(address: str, state_factory: Any, config: Any) -> Any:
         if error.errno == errno.EADDRINUSE:
             raise SystemExit(f"Port in server address {address} is already in use. ({error})") from error
         raise SystemExit(f"{NO_START} it cannot listen on {address} ({error})") from error
-    duties.presence.begin(state_factory.state())
+    duties.presence.begin(state := state_factory.state())
+    if state.front_end is not None:
+        state.front_end.start(state, duties)
     largest = protocol.CHUNK + SPARE
     threads = Threads(BUSY)
     replies = ReplyAdmission(state_factory, gate.arrived, duties.delivered)

@@ -1,7 +1,5 @@
 """The TCP connections between devices and a SuperLink's Fleet API."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

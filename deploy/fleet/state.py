@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from flwr.superlink.federation import FederationManager
 
     from deploy.fleet.duties.duties import Duties
+    from deploy.fleet.duties.front_ends import FrontEnd
     from deploy.fleet.storage.objects import CohortObjectStore
 
 _USE = (
@@ -55,8 +56,11 @@ class CohortLinkState(TakesTurns, FewStatements):
 
     `clock_jumps`: knows the time by which the age of pushed messages is judged. `received`: gets the id of a
     run and ids of messages. Returns the bytes that have arrived of the replies to those messages that are
-    messages of this run, by message. `ReplyAdmission` sets it when the Fleet API starts.
+    messages of this run, by message. `ReplyAdmission` sets it when the Fleet API starts. `front_end`: this
+    process, if several share the database; otherwise None.
     """
+
+    front_end: FrontEnd | None = None
 
     def __init__(
         self,
@@ -69,7 +73,7 @@ class CohortLinkState(TakesTurns, FewStatements):
         self._duties = duties
         self._traffic = Traffic()
         self._cleaned = -LOOK  # when expired tokens were looked for (time.monotonic(), s)
-        self._forget_keys()
+        self.forget_keys()
         self.clock_jumps = ClockJumps()
         self.received: Callable[[int, Collection[str]], Mapping[str, int]] = lambda run, messages: {}
 
@@ -84,12 +88,12 @@ class CohortLinkState(TakesTurns, FewStatements):
         """
         metadata = message.metadata
         self._duties.past.message_comes(self, metadata)
-        with self.session():
+        with self.alone():
             object_trees.state_children(self.objects, metadata.run_id, object_tree)
             stored = self.store_message(message_to_proto(message))
             missing = self.expect_objects(object_tree, session_id) if stored else []
         if stored:
-            self._duties.held.message_stored(metadata, missing, session_id)
+            self.then(lambda: self._duties.held.message_stored(metadata, missing, session_id))
         return stored, missing
 
     def announce_reply(self, reply: Any, object_tree: ObjectTree) -> tuple[str, list[str]] | None:
@@ -99,13 +103,13 @@ class CohortLinkState(TakesTurns, FewStatements):
         yet; None if the reply was not stored.
         """
         metadata = reply.metadata
-        with self.session():
+        with self.alone():
             flat = object_trees.flat(self.objects, object_tree)
             if not self.store_reply(reply):
                 return None
             session_id = self.start_session(metadata.run_id)
             missing = self.expect_objects(flat, session_id)
-        self._duties.held.message_stored(metadata, missing, session_id)
+        self.then(lambda: self._duties.held.message_stored(metadata, missing, session_id))
         return session_id, missing
 
     def get_message_res(self, message_ids: set[str], run_id: int) -> list[Message]:
@@ -122,10 +126,14 @@ class CohortLinkState(TakesTurns, FewStatements):
         """
         if not message_ins_ids:
             return
-        with self.session():
+        with self.alone():
             replies = past_rounds.unfetched(self, message_ins_ids)
             super().delete_messages(message_ins_ids)
             past_rounds.delete_objects(self, message_ins_ids | replies)
+
+    def stored_bytes(self, message_ids: Collection[str]) -> dict[str, int]:
+        """Return the bytes of replies that arrive elsewhere, by message: nothing, unless there are others."""
+        return {}
 
     # --- objects -----------------------------------------------------------------------------------------
 
@@ -137,7 +145,7 @@ class CohortLinkState(TakesTurns, FewStatements):
             if super().store_object(run_id, session_id, object_id, object_content) or (
                 object_content and self.objects.get(object_id) == object_content
             ):
-                self._duties.held.object_stored(session_id, object_id)
+                self.then(lambda: self._duties.held.object_stored(session_id, object_id))
                 return True
             if not deliveries.is_expected(self, session_id, object_id):
                 return False
@@ -149,9 +157,13 @@ class CohortLinkState(TakesTurns, FewStatements):
         Returns whether they were stored.
         """
         stored = super().store_objects(run_id, session_id, contents)
-        if stored:
+
+        def announce() -> None:
             for name in contents:
                 self._duties.held.object_stored(session_id, name)
+
+        if stored:
+            self.then(announce)
         return stored
 
     # --- nodes -------------------------------------------------------------------------------------------
@@ -171,10 +183,11 @@ class CohortLinkState(TakesTurns, FewStatements):
     def delete_node(self, owner_aid: str, node_id: int) -> None:
         """Revoke a node's key, and answer its held heartbeat: the node asks again, and learns it."""
         super().delete_node(owner_aid, node_id)
-        self._forget_keys()
+        self.forget_keys()
         self._duties.presence.answer(node_id)
 
-    def _forget_keys(self) -> None:
+    def forget_keys(self) -> None:
+        """Look up the nodes of all keys again."""
         self._node_of_key = remembered(super().node_of_key, but=None, seconds=KEY_SECONDS)
 
     def node_of_key(self, public_key: bytes) -> int | None:
@@ -191,8 +204,12 @@ class CohortLinkState(TakesTurns, FewStatements):
         """Add to what a run has used. Nearly every request does, and writing takes the only write lock."""
         self._store_use(self._traffic.add(run_id, use))
 
+    def store_use(self) -> None:
+        """Store what all runs have used."""
+        self._store_use(self._traffic.take())
+
     def _store_use(self, sums: dict[int, Use]) -> None:
-        for run_id, use in sums.items():
+        for run_id, use in sorted(sums.items()):  # in the same order in each process, which locks their rows
             self.rows(_USE, (*use, protocol.signed(run_id)))
 
     def why_not_running(self, run_id: int) -> str:
@@ -211,7 +228,7 @@ class CohortLinkState(TakesTurns, FewStatements):
 
     def finish_task(self, task_id: int, sub_status: str, details: str) -> bool:
         """End a task, after the traffic of all runs has been stored."""
-        self._store_use(self._traffic.take())
+        self.store_use()
         return super().finish_task(task_id, sub_status, details)
 
     def get_task_by_token(self, token: str) -> Task | None:

@@ -1,13 +1,19 @@
 """The threads that answer requests."""
 
-from __future__ import annotations
-
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
+
+from deploy.flower.deferred_answers import alarms
+
+# s that a thread may wait for a node and still counts as busy. Most bodies arrive sooner. If another thread
+# began to work meanwhile, hundreds of requests that arrive together would each start a thread.
+SHORT = 0.01
 
 
 class Threads(Executor):
@@ -15,7 +21,8 @@ class Threads(Executor):
 
     A pool of Python's library starts a thread for each function that finds all threads busy, so a flood of
     requests makes hundreds of threads, among which the machine's cores are divided. Here the requests wait
-    instead. A thread that only waits for a node does not count as busy. Up to `busy` idle threads are kept.
+    instead. A thread that has waited for a node for `SHORT` does not count as busy. Up to `busy` idle threads
+    are kept.
 
     `busy`: the most threads that work at a time, if none of them has just waited for a node.
     """
@@ -24,7 +31,9 @@ class Threads(Executor):
         self._busy = busy
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._changed = threading.Condition()
-        self._count = self._idle = self._waiting = 0
+        self._count = self._idle = 0
+        self._waiting: dict[object, float] = {}  # when each wait began, the earliest first
+        self._looks = False  # whether `_look` is going to be called
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         """Let a thread call a function."""
@@ -36,33 +45,50 @@ class Threads(Executor):
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Do not count the calling thread as busy."""
+        """Do not count the calling thread as busy, if this takes longer than `SHORT`."""
+        wait = object()
         with self._changed:
-            self._waiting += 1
-            if self._calls:
-                self._find_thread()
+            self._waiting[wait] = time.monotonic()
+            self._look_later()
         try:
             yield
         finally:
             with self._changed:
-                self._waiting -= 1
+                del self._waiting[wait]
+
+    def _working(self) -> int:
+        before = time.monotonic() - SHORT
+        return self._count - self._idle - sum(1 for _ in takewhile(before.__gt__, self._waiting.values()))
 
     def _find_thread(self) -> None:
         """Wake an idle thread, or start a thread, unless enough threads work."""
-        if self._count - self._idle - self._waiting >= self._busy:
-            return
-        if self._idle:
+        if self._working() >= self._busy:
+            self._look_later()
+        elif self._idle:
             self._idle -= 1
             self._changed.notify()
         else:
             self._count += 1
             threading.Thread(target=self._work, name="fleet", daemon=True).start()
 
+    def _look_later(self) -> None:
+        """Find threads for the calls that are still there after `SHORT`, if threads wait for nodes."""
+        if self._calls and self._waiting and not self._looks:
+            self._looks = True
+            alarms.set(time.monotonic() + SHORT, [self._look])
+
+    def _look(self) -> None:
+        with self._changed:
+            self._looks = False
+            for _ in range(min(len(self._calls), self._busy - self._working())):
+                self._find_thread()
+            self._look_later()
+
     def _work(self) -> None:
         while True:
             with self._changed:
                 # Too many threads work when others have ceased to wait.
-                while not self._calls or self._count - self._idle - self._waiting > self._busy:
+                while not self._calls or self._working() > self._busy:
                     if self._idle >= self._busy:
                         self._count -= 1
                         return

@@ -1,7 +1,5 @@
 """What each run has used: bytes and seconds, added up between two writes to the database."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import NamedTuple

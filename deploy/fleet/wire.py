@@ -5,8 +5,6 @@ SuperNodes of that version, work with this project's server. No generated stubs 
 and two classes of messages, which Flower's HTTP API uses too.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple

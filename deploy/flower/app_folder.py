@@ -1,7 +1,5 @@
 """The folder that `flwr run` bundles: the app's pyproject.toml, and the code that the nodes need."""
 
-from __future__ import annotations
-
 import shutil
 import tomllib
 from functools import cache

@@ -3,8 +3,6 @@
 The channel replaces Flower's HTTP stack, in which an empty request takes each process 5 to 10 ms of CPU time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

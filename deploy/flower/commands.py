@@ -4,8 +4,6 @@ Besides this module, only `deploy.flower.patches` knows the options of these pro
 imports the standard library only.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,6 +12,9 @@ from pathlib import Path
 LAUNCHER = "deploy.flower.launch"  # the module that runs Flower's programs with patches
 APP_SERVER = "cohort-app-server"  # the program `deploy.flower.patches.apps.app_server`
 APP_SERVERS = "COHORT_APP_SERVERS"  # environment variable; "0" turns app servers off
+# Environment variables of a SuperLink that shares a PostgreSQL database: the name of its folder and machine,
+# and the fingerprint of its authority (SHA-256 of `ca.crt`, in hexadecimal).
+FRONT_END, AUTHORITY = "COHORT_FRONT_END", "COHORT_AUTHORITY"
 # Three environment variables of Flower's programs. Each holds the path of a file or folder:
 REGISTRY = "COHORT_REGISTRY"  # the server's folder; the SuperLink accepts the invitations in it
 TRUST = "COHORT_TRUST"  # the file with the hash of the only bundle that a SuperNode runs
@@ -50,7 +51,7 @@ def superlink(
     control: tuple[str, int],
     fleet: tuple[str, int],
     keys: Path,
-    database: Path,
+    database: Path | str,
     secret: Path | None = None,
 ) -> list[str]:
     """Return the command of a SuperLink that serves over TLS and admits only registered SuperNodes.
@@ -58,9 +59,10 @@ def superlink(
     `control`: the address and port of two APIs: the control API for `flwr`, which the variables of `guarded`
     protect, and the runtime API for executors. `fleet`: the address and port of the Fleet API, which
     SuperNodes use. `keys`: the folder with `ca.crt`, `server.pem` and `server.key`. `database`: the
-    database's file. The SuperLink makes it if it is missing. `secret`: the file with the secret that
-    authenticates an executor (`superexec`). The executor starts the ServerApps, so they survive a restart of
-    the SuperLink. (default: the SuperLink starts the ServerApps itself)
+    database's file, which the SuperLink makes if it is missing, or the address of a PostgreSQL database, for
+    which it needs `shared`. `secret`: the file with the secret that authenticates an executor (`superexec`).
+    The executor starts the ServerApps, so they survive a restart of the SuperLink. (default: the SuperLink
+    starts the ServerApps itself)
     """
     return [
         *("flower-superlink", "--host", control[0], "--port", str(control[1])),
@@ -89,6 +91,14 @@ def guarded(secret: Path, registry: Path | None = None) -> dict[str, str]:
         "GRPC_VERBOSITY": "NONE",
         **accepts,
     }
+
+
+def shared(home: str, authority: str) -> dict[str, str]:
+    """Return the environment variables with which a SuperLink shares a PostgreSQL database with others.
+
+    `home`: names its folder and machine. `authority`: the fingerprint of its authority's certificate.
+    """
+    return {FRONT_END: home, AUTHORITY: authority}
 
 
 def superexec(*, control: str, authority: Path, secret: Path) -> list[str]:

@@ -1,7 +1,5 @@
 """The TOML that Flower reads: run configs, node configs and the defaults in an app's pyproject.toml."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Ends a SuperLink whose database is corrupt, and moves the database aside before the next start."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import itertools

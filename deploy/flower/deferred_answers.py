@@ -83,7 +83,7 @@ class Later:
             start(look)
         else:
             self._alarm.append(self.wake)
-            _alarms.set(self._until, self._alarm)
+            alarms.set(self._until, self._alarm)
             if self._woken.is_set():  # woken since the lock was released
                 self._alarm.clear()
 
@@ -147,4 +147,4 @@ class _Alarms:
             del functions
 
 
-_alarms = _Alarms()
+alarms = _Alarms()

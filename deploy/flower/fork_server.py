@@ -10,8 +10,6 @@ This file runs as a script, so it does not import this project at its top. Other
 through `deploy.flower.fork_client`.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc
@@ -25,13 +23,11 @@ import socket
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    Commands = Mapping[str, Callable[[], Any]]
+Commands = Mapping[str, Callable[[], Any]]
 
 # Modules that Flower and apps import only while they run
 PRELOADED = ("numpy", "numpy.random", "pydantic", "httpcore", "encodings.cp437")

@@ -4,8 +4,6 @@ If this module is run as a program, it imports Flower once and registers any num
 register` registers one key per process, and spends most of its time on importing Flower.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points

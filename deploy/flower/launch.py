@@ -11,8 +11,6 @@ to a version of Flower that was tried (`deploy.flower.versions`).
 - If the other patches cannot be applied, or on Windows, the program logs a warning and runs without them.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

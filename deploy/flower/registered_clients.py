@@ -5,8 +5,6 @@ before the invitation expires (`deploy.fleet.duties.enrolment`). The server stor
 hash of the token.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,7 @@ from rich.console import Console
 from deploy.device.invitation import SUFFIX
 from deploy.engines.engine import EngineError
 from deploy.engines.superlink import RunningSuperLink, SubmittedRun
+from deploy.fleet.storage.postgres import checked_url
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue, default_config
 from deploy.hosting.listing import RUN_ID, Share, columns, describe, read_runs, shares
@@ -33,7 +34,7 @@ from deploy.hosting.server import (
 from deploy.metrics.collector import Sources
 from deploy.metrics.http_endpoint import check_address, serving, url
 from deploy.metrics.readiness import SuperLink
-from deploy.option_types import Finite, argument, optional
+from deploy.option_types import LINES, AsJson, Finite, Track, argument, fail, optional
 from deploy.page.command import Page
 from deploy.page.process import PageProcess
 from deploy.page.secret_link import kept_token
@@ -51,10 +52,9 @@ from server.tracking import check_trackers
 from strategies.checkpoint import replacing
 from strategies.clients.printable import printable
 
-_LINES = "\n\t"  # the unprintable characters that messages keep
 # Why `run` refuses these settings.
 _NOT_SET = {"output-dir": "the folder is made in runs/ of the server's folder", "resume": "use --resume"}
-OFF = "off"  # the value of --metrics that ends the metrics
+OFF = "off"  # the value of --metrics that ends the metrics, and of --database that ends the use of PostgreSQL
 RECLAIM_TIMEOUT = 5.0  # seconds that the processes of a killed server may take to end
 
 server = typer.Typer(no_args_is_help=True, help="Run a server for real devices.")
@@ -67,8 +67,6 @@ Dir = Annotated[
         "~/.local/state/cohort-server)",
     ),
 ]
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value, and nothing else.")]
 
 
 @server.callback()
@@ -101,6 +99,14 @@ def up(
             "metrics. (default: off)",
         ),
     ] = None,
+    database: Annotated[
+        str | None,
+        optional(
+            metavar="URL",
+            help="Keep the server's state in this PostgreSQL database, which several machines may share: "
+            "postgresql://USER@HOST/NAME?passfile=FILE. off: in a file of the folder. (default: off)",
+        ),
+    ] = None,
     page: Page = False,
     page_port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port of the page, on this machine only.")
@@ -124,10 +130,13 @@ def up(
     }
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if systemd and os.geteuid() == 0:
-        _fail("--systemd as root: run it as the user who operates the server; its unit is that user's")
+        fail("--systemd as root: run it as the user who operates the server; its unit is that user's")
     try:
+        if database is not None:
+            changes["database"] = "" if database == OFF else checked_url(database)
         before = asdict(Server.load(where)) if (where / FILE).exists() or not host else {"folder": where}
         this = Server(**{**before, **changes})
+        this.check_database()
         with this.claimed():
             if systemd:
                 _prepare(this)
@@ -138,9 +147,9 @@ def up(
             else:
                 _serve(this, page_port if page else None)
     except (ServerError, ValueError) as error:
-        _fail(str(error))
+        fail(str(error))
     except OSError as error:
-        _fail(f"dir = {where}: {error}")
+        fail(f"dir = {where}: {error}")
     except KeyboardInterrupt:
         _say("stopped")
 
@@ -267,7 +276,8 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
     """List the clients and nodes: state, last seen, and what each did in the newest run.
 
     The list holds registered and invited clients, and nodes that are not registered here; with such nodes,
-    the exit code is 1.
+    the exit code is 1. Front ends that share a database list each other's clients as such nodes, with exit
+    code 0.
     """
     with _exit_on_error():
         this = _load(folder)
@@ -277,7 +287,7 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
     done = shares(newest) if newest else {}
     online = sum(node.state == "online" for node in nodes)
     registered = len(this.registry.clients())
-    strangers = [node for node in nodes if node.name.startswith(STRANGER)]
+    strangers = [node for node in nodes if node.name.startswith(STRANGER) and not this.database]
     if as_json:
         found = [
             {**asdict(node), "in_newest_run": asdict(done.get(node.name, Share())) if newest else None}
@@ -305,7 +315,7 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
             typer.echo("samples: as the client claims; 'used as' if another number determines its weights")
         typer.echo(f"{registered} registered, {online} online")
     if strangers:
-        _fail(f"{len(strangers)} not registered here: find out who registered them; `revoke` removes them", 1)
+        fail(f"{len(strangers)} not registered here: find out who registered them; `revoke` removes them", 1)
 
 
 def _warn_of_damaged(this: Server) -> None:
@@ -371,14 +381,7 @@ def run(
             help="A setting of the run config in pyproject.toml; may be repeated.",
         ),
     ] = None,
-    track: Annotated[
-        list[str] | None,
-        optional(
-            "--track",
-            metavar="NAME",
-            help="Also show the rounds in tensorboard, mlflow or wandb; may be repeated.",
-        ),
-    ] = None,
+    track: Track = None,
     resume: Annotated[
         str | None,
         optional(
@@ -419,11 +422,11 @@ def run(
                 try:
                     train(superlink, [trial], Watcher(_say), at_once=False)
                 except KeyboardInterrupt:
-                    _fail(_how_to_stop(this, superlink, trial), 130)
+                    fail(_how_to_stop(this, superlink, trial), 130)
     if trial.history.trained:
         Console(highlight=False, markup=False).print(report([trial.history]))
     if not trial.history.finished:
-        _fail(_how_to_resume(this, trial), 1)
+        fail(_how_to_resume(this, trial), 1)
     typer.echo(f"history and models: {trial.folder}")
     typer.echo(f"figure:             cohort plot {trial.folder}")
 
@@ -504,7 +507,7 @@ def _exit_on_error() -> Iterator[None]:
     try:
         yield
     except (EngineError, ServerError, ValueError, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _load(folder: Path | None) -> Server:
@@ -512,9 +515,4 @@ def _load(folder: Path | None) -> Server:
 
 
 def _say(text: str) -> None:
-    typer.echo(f"{datetime.now():%H:%M:%S} {printable(text, None, keep=_LINES)}")
-
-
-def _fail(message: str, code: int = 2) -> NoReturn:
-    typer.echo(printable(message, None, keep=_LINES), err=True)
-    raise typer.Exit(code)
+    typer.echo(f"{datetime.now():%H:%M:%S} {printable(text, None, keep=LINES)}")

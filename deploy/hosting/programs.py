@@ -118,7 +118,7 @@ class Programs:
             control=(LOOPBACK, server.control_port),
             fleet=(server.listen, server.port),
             keys=keys,
-            database=database,
+            database=server.database or database,
             secret=secret,
         )
         superexec = commands.superexec(control=server.control, authority=server.authority, secret=secret)
@@ -130,11 +130,13 @@ class Programs:
         environment = {**server.environment("programs"), **self._marked.mark}
         self._watchdog_log, self._environment = logs / "watchdog.log", environment
         guarded = {**environment, **commands.guarded(server.control_secret, server.folder)}
+        if server.database and (fingerprint := server.fingerprint):
+            guarded |= commands.shared(server.home, fingerprint)
         # Apps may write files such as models into their working directory, which is the executor's.
         work = server.folder / WORK
         self._superlink = _Program(
             *("superlink", commands.patched(superlink), logs, guarded, say, work),
-            before=partial(move_aside_if_corrupt, database, say),
+            before=(lambda: None) if server.database else partial(move_aside_if_corrupt, database, say),
         )
         self._superexec = _Program("superexec", commands.patched(superexec), logs, environment, say, work)
 

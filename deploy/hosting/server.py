@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
 import shlex
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +21,7 @@ from cryptography.hazmat.primitives import serialization
 
 from deploy.device.default_folder import default_folder
 from deploy.device.invitation import Invitation, check_name, check_server
+from deploy.fleet.storage import postgres
 from deploy.flower.app_folder import app_folder
 from deploy.flower.flwr_cli import flower_environment, flwr, remote, write_connection
 from deploy.flower.registered_clients import DAY, Registry
@@ -60,7 +63,7 @@ class Server:
     - `programs/`: the Flower home of the other programs;
     - `clients/` and `invitations/`: see `deploy.flower.registered_clients`;
     - `revoked.json`: the names of revoked clients;
-    - `superlink.db`: the SuperLink's database;
+    - `superlink.db`: the SuperLink's database, unless it is in PostgreSQL;
     - `logs/`, `runs/`, and `tmp/` for temporary files;
     - `apps/`: the working directory of ServerApps, for the files that an app writes by itself.
     """
@@ -77,6 +80,8 @@ class Server:
     """The IP address on which the Fleet API listens. (default: all addresses of this machine)"""
     metrics: str = ""
     """The address of the metrics for Prometheus, as PORT or HOST:PORT; "" if there are no metrics."""
+    database: str = ""
+    """The address of a PostgreSQL database; "" for `superlink.db` in the folder."""
 
     @property
     def address(self) -> str:
@@ -99,6 +104,18 @@ class Server:
     def authority(self) -> Path:
         """The file with the authority's certificate, with which devices verify the server."""
         return self.folder / "pki" / "ca.crt"
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The SHA-256 of the authority's certificate, in hexadecimal; None if there is none yet."""
+        if not self.authority.exists():
+            return None
+        return hashlib.sha256(self.authority.read_bytes()).hexdigest()
+
+    @property
+    def home(self) -> str:
+        """The name of this folder on this machine, among the front ends that share a database."""
+        return f"{socket.gethostname()}:{self.folder}"
 
     @property
     def control_secret(self) -> Path:
@@ -125,10 +142,19 @@ class Server:
         except FileNotFoundError:
             raise ServerError(
                 f"dir = {folder}: there is no server here; "
-                f"`{_command(folder, 'up', '--host', 'NAME')}` starts one"
+                f"`{_command(folder, 'up', '--host', 'NAME')}` starts one, and --dir names another folder"
             ) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ServerError(f"{folder / FILE}: cannot be read: {error}") from error
+
+    def check_database(self) -> None:
+        """Check whether this server can use its PostgreSQL database, if it has one. Nothing is changed."""
+        if not self.database:
+            return
+        try:
+            postgres.check(self.database, self.fingerprint)
+        except postgres.DatabaseError as error:
+            raise ServerError(str(error)) from error
 
     def save(self) -> str | None:
         """Write the server's settings, and those other files that are missing or out of date.
@@ -338,6 +364,10 @@ class Server:
         with replacing(self.revoked_file) as file:
             file.write(json.dumps(sorted(names)).encode())
 
+    @property
+    def _where(self) -> str:
+        return "of another front end" if self.database else "not registered here"
+
     def states(self) -> dict[str, str]:
         """Return the state of each client, under its name; `nodes` explains the states and the errors."""
         return {node.name: node.state for node in self.nodes()}
@@ -351,7 +381,7 @@ class Server:
           "unknown" if the SuperLink does not list the client;
         - the invited clients, with the time at which their invitation expires;
         - nodes of the SuperLink that are not registered in this folder, under the name `STRANGER` and their
-          node id.
+          node id. With a database that several front ends share, others may have registered them.
         """
         listed = {str(node["node-id"]): node for node in self.flwr("supernode", "list")["nodes"]}
         clients = self.registry.clients()
@@ -363,7 +393,7 @@ class Server:
         for id, node in listed.items():
             if node["status"] != "unregistered":
                 stranger = _node(f"{STRANGER}{id}", id, node)
-                found.append(replace(stranger, state=f"{stranger.state}, not registered here"))
+                found.append(replace(stranger, state=f"{stranger.state}, {self._where}"))
         return found
 
 

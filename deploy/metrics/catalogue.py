@@ -1,4 +1,4 @@
-"""The list of all metrics. docs/metrics.md has the same list, and a test compares the two."""
+"""The list of all metrics; docs/reference/metrics.md shows it."""
 
 from typing import Literal, NamedTuple
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.option_types import argument, optional
+from deploy.option_types import argument, fail, optional
 from deploy.page.process import PageProcess
 from deploy.page.secret_link import new_token, shown_address
 from deploy.runs.trials import run_folder
@@ -47,11 +47,9 @@ def page(
     try:
         sources, listener = RunSources(run_folder(run)), listening(port or 0)
     except (NothingThereError, ValueError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+        fail(str(error))
     except OSError as error:
-        typer.echo(f"port = {port}: {error.strerror}; choose another one with --port", err=True)
-        raise typer.Exit(2) from None
+        fail(f"port = {port}: {error.strerror}; choose another one with --port")
     token = new_token()
     where = listener.getsockname()[1]
     step_back()

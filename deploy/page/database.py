@@ -1,4 +1,8 @@
-"""Reads the SuperLink's database for the page: the nodes, the open messages and the logs of ServerApps."""
+"""Reads the SuperLink's database for the page: the nodes, the open messages and the logs of ServerApps.
+
+The statements name Flower's own table classes, whose digests are in names.txt;
+`python -m deploy.flower.versions` tries the statements with another version of Flower.
+"""
 
 import contextlib
 from dataclasses import dataclass

@@ -7,6 +7,7 @@ from typing import Any
 import click
 import typer
 
+from deploy.option_types import fail
 from strategies import extensions
 
 
@@ -52,5 +53,4 @@ def _import(context: click.Context, option: click.Parameter, modules: Sequence[s
         else:
             extensions.load()
     except ValueError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+        fail(str(error))

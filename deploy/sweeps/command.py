@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from deploy.option_types import Track, argument, fail, optional
 from deploy.processes.signals import raise_on_signals
 from deploy.runs.trial_statistics import number
 from deploy.runs.trials import short_path
@@ -32,16 +33,12 @@ LOCK = "lock"  # the folder inside a sweep's folder whose lock keeps other sweep
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="The grid: a TOML file (docs/sweeps.md).", show_default=False)],
+    file: Annotated[Path, argument(help="The grid: a TOML file (docs/sweeps.md).")],
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the results. (default: runs/ and the file's name)", show_default=False),
+        Path | None, optional(help="Folder of the results. (default: runs/ and the file's name)")
     ] = None,
     jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Trials at a time on this machine. (default: one for each core)", show_default=False
-        ),
+        int | None, optional(min=1, help="Trials at a time on this machine. (default: one for each core)")
     ] = None,
     on: Annotated[
         Literal["local", "ray"],
@@ -49,15 +46,7 @@ def sweep(
             help="local: processes of this machine. ray: the Ray cluster at RAY_ADDRESS, or a new one here."
         ),
     ] = "local",
-    track: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--track",
-            metavar="NAME",
-            help="Also show the rounds in tensorboard, mlflow or wandb; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    track: Track = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the file, list the trials, stop.")
     ] = False,
@@ -81,14 +70,14 @@ def sweep(
             _list(places)
             return
     except (ModuleNotFoundError, TypeError, ValueError) as error:
-        _fail(str(error), 2)
+        fail(str(error))
     lock = CheckpointFolder(folder / LOCK)
     try:
         lock.claim(wait=0)
     except CheckpointError:
-        _fail(f"out = {folder}: another sweep writes into this folder; stop it, or use another folder", 2)
+        fail(f"out = {folder}: another sweep writes into this folder; stop it, or use another folder", 2)
     except OSError as error:
-        _fail(f"out = {folder}: cannot be created or written: {error.strerror}", 2)
+        fail(f"out = {folder}: cannot be created or written: {error.strerror}", 2)
     try:
         _run(read, places, folder, jobs or os.cpu_count() or 1, on)
     finally:
@@ -173,9 +162,7 @@ def _run(
         try:
             names = write_results(folder, results, axes, read.baseline, len(places))
         except OSError as error:
-            _fail(
-                f"out = {folder}: the results cannot be written: {error.strerror}; run the command again", 1
-            )
+            fail(f"out = {folder}: the results cannot be written: {error.strerror}; run the command again", 1)
         console.print(table(cells(results)))
         for line in sentences(paired_tests(results, read.baseline)):
             console.print(line)
@@ -185,7 +172,7 @@ def _run(
     for problem in problems:
         typer.echo(problem, err=True)
     if stopped:
-        _fail(stopped, 130 if stopped.startswith("stopped") else 1)
+        fail(stopped, 130 if stopped.startswith("stopped") else 1)
     if problems:
         raise typer.Exit(1)
 
@@ -198,8 +185,3 @@ def _list(places: dict[str, tuple[PlannedTrial, Job]]) -> None:
 
 def _label(each: PlannedTrial) -> str:
     return " ".join(filter(None, [each.selector, each.case, f"seed {each.seed}"]))
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(code)

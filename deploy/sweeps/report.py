@@ -30,6 +30,7 @@ HOLM = (
     "test, corrected by Holm's method for the {count} tests of this metric. A difference counts as shown if "
     f"p is below {LEVEL}."
 )
+FEW = 10  # of so many tests, the terminal also shows those without a difference
 
 
 def write_results(
@@ -68,7 +69,7 @@ def table(found: Sequence[Cell]) -> Table:
 
 
 def sentences(tests: Sequence[PairedTest]) -> list[str]:
-    """Say which differences in accuracy the tests show."""
+    """Say which differences in accuracy the tests show; of few tests, also those that show none."""
     of_accuracy = [each for each in tests if each.metric == METRICS[0]]
     made = [each for each in of_accuracy if not math.isnan(each.corrected)]
     if not made:
@@ -77,7 +78,7 @@ def sentences(tests: Sequence[PairedTest]) -> list[str]:
     lines = [
         f"{each.selector}: accuracy {each.difference.shown('+z.1f', 100).replace('± +', '± ')} points "
         f"against {each.other}{f' ({each.case})' if each.case else ''}, p = {each.corrected:.3g}"
-        for each in shown
+        for each in (made if len(made) <= FEW else shown)
     ]
     return [
         *lines,

@@ -4,21 +4,16 @@ A result depends on a module, and on every module of this repository that it imp
 others (`closure`). Comments, docstrings and blank lines change no result, so they change no digest.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import tokenize
+from collections.abc import Iterable, Iterator
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deploy.flower.app_folder import CODE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 
 def closure(modules: Iterable[str], root: Path = CODE) -> list[Path]:

@@ -1,16 +1,12 @@
 """The statistics of a sweep: intervals over seeds, paired t tests, and Holm's correction."""
 
-from __future__ import annotations
-
 import math
 import statistics
+from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from deploy.runs.seed_statistics import Interval, interval
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 METRICS = ("accuracy", "loss")
 LEVEL = 0.05  # a corrected p value below this level counts as a difference

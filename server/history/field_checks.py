@@ -81,14 +81,10 @@ _RUN: dict[str, Callable[[Any], Any]] = {
         ("selector", "selector_settings", "started", "client_sizes", "correction", "task"), _text
     ),
 }
-_ALIGNED: dict[str, Callable[[Any], Any]] = {  # one entry for each selected client
-    "client_ids": _texts,
-    "counts": _indexes,
-    **dict.fromkeys(("probabilities", "importance", "weights", "update_norms"), _numbers),
-    "responded": _flags,
-}
+# Lists with one entry for each selected client.
+ALIGNED = ("client_ids", "counts", "probabilities", "importance", "weights", "update_norms", "responded")
 # Lists with one entry for each selected client, or with no entry.
-_MAYBE_ALIGNED = (
+MAYBE_ALIGNED = (
     "reported_norms",
     "train_losses",
     "reply_seconds",
@@ -96,33 +92,55 @@ _MAYBE_ALIGNED = (
     "batteries",
     "staleness",
 )
-_ROUND: dict[str, Callable[[Any], Any]] = {
-    "round": _whole,
-    **dict.fromkeys(
-        (
-            *("test_loss", "test_accuracy", "train_loss", "seconds"),
-            *("messages_sent", "bytes_sent", "messages_received", "bytes_received"),
-        ),
-        _number,
+ROUND: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "round": (_whole, "its number; 0 is the model before training, whose line holds the test numbers only"),
+    "test_loss": (_number, "loss on the test data; missing if the model was not evaluated after this round"),
+    "test_accuracy": (_number, "accuracy on the test data, 0 to 1; likewise"),
+    "clients": (_indexes, "indexes of the selected clients, in the order of the draws"),
+    "client_ids": (_texts, "their identities"),
+    "counts": (_indexes, "how often each was drawn"),
+    "probabilities": (_numbers, "p_m, see the glossary"),
+    "importance": (_numbers, "W_m, see the glossary"),
+    "weights": (_numbers, "c_m, the coefficient of the update in the aggregate"),
+    "responded": (_flags, "whether the update was used"),
+    "update_norms": (_numbers, "the norms ‖g_m‖ that the selector learned from"),
+    "reported_norms": (_numbers, "‖g_m‖ as the client reports it, before the guard clips it"),
+    "train_losses": (_numbers, "the losses that the selector learned from"),
+    "reply_seconds": (_numbers, "from the TRAIN message until the server had the reply"),
+    "training_seconds": (_numbers, "as the client reports them"),
+    "batteries": (_numbers, "charge in %, as the client reports it"),
+    "staleness": (_numbers, "how many rounds ended while the client trained, in buffered rounds"),
+    "num_stale": (_whole, "updates that were rejected as too stale, in buffered rounds"),
+    "in_flight": (_texts, "identities of the first 1000 clients that train when a buffered round ends"),
+    "failures": (_reasons, "objects with a client and the reason why its reply was not used"),
+    "clipped": (_reasons, "objects with a client and the reason why a value was clipped or ignored"),
+    "quarantined": (_texts, "identities of the available clients that quarantine left out"),
+    "silent": (_texts, "those in `quarantined` that are in quarantine for silence or errors"),
+    "absent": (_or_null(_indexes), "indexes of the clients that were not selectable; null: more than 1000"),
+    "num_available": (_whole, "number of selectable clients"),
+    "eligible": (_text, "the conditions of the setting `eligible` in this round"),
+    "num_ineligible": (_whole, "clients that are online and willing to train, but not eligible"),
+    "skipped": (_text, "why the round left the model unchanged; empty if it changed the model"),
+    "train_loss": (_number, "mean of `train_losses`, weighted by `weights`"),
+    "seconds": (_number, "from the poll to the new model"),
+    "phases": (_numbers_by_name, "seconds by part: `poll`, `train`, `aggregate`; empty without messages"),
+    "messages_sent": (_number, "since the line of the previous round; missing without messages"),
+    "bytes_sent": (_number, "likewise"),
+    "messages_received": (_number, "likewise"),
+    "bytes_received": (_number, "likewise"),
+    "group_metrics": (
+        _metrics_by_group,
+        "`loss` and `accuracy` by group, on the samples of the group's clients that evaluated the model",
     ),
-    "clients": _indexes,
-    **_ALIGNED,
-    **dict.fromkeys(_MAYBE_ALIGNED, _numbers),
-    **dict.fromkeys(("failures", "clipped"), _reasons),
-    **dict.fromkeys(("quarantined", "silent", "in_flight"), _texts),
-    **dict.fromkeys(("skipped", "eligible"), _text),
-    **dict.fromkeys(("num_available", "num_ineligible", "num_stale"), _whole),
-    "phases": _numbers_by_name,
-    "absent": _or_null(_indexes),
-    "group_metrics": _metrics_by_group,
 }
+"""The fields of a round's line: how each is checked, and what it means (docs/reference/history.md)."""
 _SIZES: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("client_sizes", "used_sizes"), _numbers),
     "mean_size": _number,
 }
 _KNOWN: dict[str, dict[str, Callable[[Any], Any]]] = {
     "run": _RUN,
-    "round": _ROUND,
+    "round": {name: read for name, (read, _) in ROUND.items()},
     "roster": {
         **_SIZES,
         "client_ids": _texts,
@@ -194,8 +212,8 @@ def _aligned(line: dict[str, Any]) -> dict[str, Any]:
         "probabilities": [None] * len(clients),
         **found,
     }
-    _same_length(found, "clients", _ALIGNED)
-    _same_length(found, "clients", [name for name in _MAYBE_ALIGNED if found.get(name)])
+    _same_length(found, "clients", ALIGNED)
+    _same_length(found, "clients", [name for name in MAYBE_ALIGNED if found.get(name)])
     return found
 
 

@@ -1,12 +1,14 @@
 """Fixtures of several folders."""
 
 import contextlib
+import os
 import socket
 import sqlite3
 from types import SimpleNamespace
 
 import pytest
 from flwr.supercore import sql_mixin
+from sqlalchemy import inspect
 
 from deploy.fleet import state, use
 from deploy.fleet.duties import presence
@@ -20,8 +22,14 @@ def _migrated_once():
     """Copy the tables of the first new database into later ones: Flower's migrations take 0.3 s for each."""
     run_migrations = sql_mixin.run_migrations
     copies = []  # the version, and the statements that make the tables
+    revisions = set()  # of PostgreSQL's databases
 
     def run(engine):
+        if engine.dialect.name != "sqlite":  # its databases are copies of one that has the tables
+            if not inspect(engine).has_table("alembic_version") or _revision(engine) not in revisions:
+                run_migrations(engine)
+                revisions.add(_revision(engine))
+            return
         with contextlib.closing(engine.raw_connection()) as connection:
             database = connection.driver_connection
             tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -65,6 +73,11 @@ def _no_presence_is_left(presences):
         each._closing = True
 
 
+def _revision(engine):
+    with engine.connect() as connection:
+        return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+
+
 def _version_of(database):
     try:
         return database.execute("SELECT version_num FROM alembic_version ORDER BY 1").fetchall()
@@ -73,9 +86,11 @@ def _version_of(database):
 
 
 @pytest.fixture(scope="session", name="superlink")
-def running_superlink(tmp_path_factory):
-    """Return a SuperLink that all attacks share."""
-    running = SuperLink(tmp_path_factory.mktemp("superlink"))
+def running_superlink(request, tmp_path_factory):
+    """Return a SuperLink that all attacks share. `make test-postgres` asks for one with PostgreSQL."""
+    on_postgres = os.environ.get("COHORT_TEST_DATABASE") == "postgres"
+    database = request.getfixturevalue("postgres").database() if on_postgres else None
+    running = SuperLink(tmp_path_factory.mktemp("superlink"), database)
     yield running
     running.end()
 

@@ -548,9 +548,7 @@ def test_plot_refuses_a_folder_without_histories(tmp_path):
     assert f"{tmp_path}: holds no history" in result.stderr
 
 
-def test_commands_of_other_packages_are_found_and_a_broken_one_fails_alone(
-    monkeypatch,
-):
+def test_commands_of_other_packages_are_found_and_a_broken_one_fails_alone(monkeypatch):
     extra = typer.Typer()
 
     @extra.command(help="From another package.")

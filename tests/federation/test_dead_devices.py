@@ -70,9 +70,7 @@ def test_a_killed_device_is_known_within_5_s_and_back_5_s_after_its_start(cluste
     assert seconds_until(lambda: not is_online(cluster, 0)) < 5
 
 
-def test_a_device_without_its_cable_is_known_within_15_s_and_back_5_s_after_it_is_plugged_in(
-    cluster,
-):
+def test_a_device_without_its_cable_is_known_within_15_s_and_back_5_s_after_it_is_plugged_in(cluster):
     fleet = cluster._fleet_port
     proxy = Proxy(fleet)
     process = cluster.client_processes[1]

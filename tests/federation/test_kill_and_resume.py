@@ -122,9 +122,7 @@ def test_resuming_without_a_checkpoint_begins_a_new_run(tmp_path):
     assert kinds(tmp_path / "resumed") == ["run", "resume", "end"]
 
 
-def test_a_history_without_its_first_line_is_refused_and_one_with_another_damaged_line_is_not(
-    tmp_path,
-):
+def test_a_history_without_its_first_line_is_refused_and_one_with_another_damaged_line_is_not(tmp_path):
     federation(tmp_path, selector="uniform", num_rounds=3)
     path = tmp_path / "history.jsonl"
     first, *others = path.read_bytes().splitlines(keepends=True)
@@ -357,9 +355,7 @@ def test_a_foreign_app_with_a_named_strategy_resumes(cluster, tmp_path, monkeypa
 @linux
 @pytest.mark.network
 @pytest.mark.slow
-def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed_itself(
-    tmp_path,
-):
+def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed_itself(tmp_path):
     run = tmp_path / "run"
     options = ("--clients", "4", "--per-round", "2", "--seed", "3", "--rounds", "12")
     selectors = ("--selector", "uniform", "--selector", "pow-d")

@@ -79,9 +79,7 @@ def memory(pid):
     return int(line.split()[1]) / 1e3
 
 
-def test_another_user_registers_nothing_runs_nothing_takes_no_task_and_reads_no_secret(
-    tmp_path,
-):
+def test_another_user_registers_nothing_runs_nothing_takes_no_task_and_reads_no_secret(tmp_path):
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)  # pytest's are 0700: here the server's own folder must be enough
     certificates.write_client_key(tmp_path / "mallory", "key")

@@ -220,9 +220,7 @@ def test_flowers_own_supernode_is_refused(federation, tmp_path, arguments, says)
     federation.goes_on()
 
 
-def test_a_key_is_registered_once_and_a_stolen_invitation_does_not_lock_out_its_owner(
-    federation,
-):
+def test_a_key_is_registered_once_and_a_stolen_invitation_does_not_lock_out_its_owner(federation):
     key = (federation.folder / "pi-1" / "key.pub").read_text().strip()
     federation.operator("register", "pi-1", key)  # again: nothing changes
     other = public_key_of(certificates.write_client_key(federation.folder, "other"))

@@ -29,14 +29,7 @@ class Verdict:
     """Of all weights of all saved models."""
 
 
-def check(
-    history,
-    trainings,
-    models,
-    *,
-    clients_per_round,
-    last=None,
-):
+def check(history, trainings, models, *, clients_per_round, last=None):
     """Check a run that has ended.
 
     Every reply counts at most once and in its own round; the history holds each round once, in order; each

@@ -63,19 +63,7 @@ class Nemesis:
         Receives a line for the operator.
     """
 
-    def __init__(
-        self,
-        folder,
-        *,
-        seed,
-        minutes,
-        engine,
-        bound,
-        clients,
-        per_round,
-        deadline,
-        say,
-    ):
+    def __init__(self, folder, *, seed, minutes, engine, bound, clients, per_round, deadline, say):
         folder.mkdir(parents=True)
         self.report = Report(seed, engine, str(folder), bound)
         self._folder, self._minutes, self._say = folder, minutes, say

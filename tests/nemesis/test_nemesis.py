@@ -52,9 +52,7 @@ def test_a_schedule_has_every_fault_that_its_engine_can_suffer(engine):
     assert all(0 <= fault["start"] <= 3 and fault["seconds"] <= 25 for fault in faults)
 
 
-def test_slowness_is_the_time_that_computing_takes_beyond_its_processor_time(
-    monkeypatch,
-):
+def test_slowness_is_the_time_that_computing_takes_beyond_its_processor_time(monkeypatch):
     ticks = itertools.count()
     now = 0.0
 

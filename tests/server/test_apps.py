@@ -31,14 +31,7 @@ def history_of(folder):
     return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
 
 
-def federation(
-    folder,
-    num_clients=6,
-    *,
-    node_configs=None,
-    before_answer=lambda message: None,
-    **settings,
-):
+def federation(folder, num_clients=6, *, node_configs=None, before_answer=lambda message: None, **settings):
     """Run a federation whose clients answer after a quarter of a second, and return its history.
 
     Clients may have node configs of their own. `before_answer` may look at each message, or raise an error.

@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.history import VERSION, HistoryWriter, RunHistory, VersionError, read_lines, read_run
+from server.history.field_checks import ROUND
 from server.recording import KnownClients, Recording
 from server.settings import RunSettings
 from strategies import RoundRecord, SelectionStrategy
+from strategies.flower.traffic import Traffic
 from strategies.options import GuardSettings, Polling
 from strategies.rounds.guard.claimed_sizes import judged_sizes
 from strategies.selectors import Feedback, Selection
@@ -232,6 +234,15 @@ def test_a_round_line_holds_failures_clipped_and_quarantined_clients(tmp_path):
         "quarantined": ["c"],
         "skipped": "quorum",
     }
+
+
+def test_every_field_of_a_round_is_checked_and_has_a_meaning(tmp_path):
+    """A field of before that is no longer written is a row of docs/reference/history.md too much."""
+    with recording(tmp_path) as files:
+        clients = KnownClients(["a"], judged_sizes([10.0]), ["0"])
+        files.round(1, {}, QUALITY, record(), clients, {}, Traffic())
+    (line,) = (each for each in read_lines(tmp_path / "history.jsonl") if each["type"] == "round")
+    assert line.keys() - {"type"} == ROUND.keys()
 
 
 def test_a_reader_follows_a_run_that_is_resumed(tmp_path):

@@ -26,14 +26,7 @@ def record(arrays):
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
-def say(
-    kind,
-    config=None,
-    node=None,
-    run=None,
-    state=None,
-    **arrays,
-):
+def say(kind, config=None, node=None, run=None, state=None, **arrays):
     """Return what the client answers."""
     ToyGrid({})
     content = RecordDict({name: record(each) for name, each in arrays.items()})

@@ -40,14 +40,7 @@ class Played(NamedTuple):
     result: Result
 
 
-def play(
-    grid,
-    selector="uniform",
-    rounds=1,
-    start=None,
-    given=None,
-    **options,
-):
+def play(grid, selector="uniform", rounds=1, start=None, given=None, **options):
     """Run a strategy of a selector, or of a class; ``given`` are further arguments of `start`."""
     if given is None:
         given = {}

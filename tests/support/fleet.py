@@ -57,14 +57,17 @@ class SuperLink:
     ----------
     folder : Path
         An empty folder of its own.
+    database : str | None
+        The address of a PostgreSQL database. (default: SQLite)
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, database=None):
         self.folder = folder
-        self.database = folder / "superlink.db"
+        self.is_shared, self.database = database is not None, database or folder / "superlink.db"
         self.authority = certificates.write_certificates(folder / "pki").ca
         self.environment = os.environ | {
             **commands.guarded(folder / "secret"),
+            **commands.shared("here", "a" * 64),
             "FLWR_HOME": str(folder / "flwr"),
             "TMPDIR": str(folder),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -107,12 +110,24 @@ class SuperLink:
     @property
     def state(self):
         """The database, opened a second time."""
+        if self._state is None and self.is_shared:
+            from tests.support.postgres import shared  # not at the top: the driver is an extra
+
+            self._state = shared(self.database)
         if self._state is None:
             store = SqlObjectStore(str(self.database))
             store.initialize()
             self._state = SqlLinkState(str(self.database), NoOpFederationManager(), store)
             self._state.initialize()
         return self._state
+
+    @property
+    def disk(self):
+        """The bytes of its database."""
+        if self.is_shared:
+            ((size,),) = self.state.rows("SELECT pg_database_size(current_database())")
+            return size
+        return self.database.stat().st_size
 
     @property
     def memory(self):

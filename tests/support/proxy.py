@@ -127,13 +127,7 @@ class Proxy:
         for source, sink, upwards in ((client, server, True), (server, client, False)):
             threading.Thread(target=self._pump, args=(pair, source, sink, upwards), daemon=True).start()
 
-    def _pump(
-        self,
-        pair,
-        source,
-        sink,
-        upwards,
-    ):
+    def _pump(self, pair, source, sink, upwards):
         try:
             while part := source.recv(CHUNK):
                 if not self._passes(upwards):

@@ -66,15 +66,7 @@ def simulator_of(data=None, **options):
 TRAINING = {"learning_rate": 0.5, "batch_size": 16, "local_steps": 5}
 
 
-def run_of_apps(
-    selector,
-    clients,
-    rounds,
-    *,
-    grid=None,
-    partition="skewed",
-    **options,
-):
+def run_of_apps(selector, clients, rounds, *, grid=None, partition="skewed", **options):
     """Run the strategy over the ClientApp, on digits; return it, the last model, and the records."""
     if grid is None:
         grid = {}

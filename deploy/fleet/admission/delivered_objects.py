@@ -4,8 +4,6 @@ An object's name is the hash of its content. In stock Flower any node may ask fo
 guesses what another one has reported could ask whether the guess is right.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import OrderedDict
@@ -66,6 +64,12 @@ class DeliveredObjects:
                 return False
         self._restore(node, state)
         return name in self.among(node, (name,))
+
+    def forget(self, node: int) -> None:
+        """Forget a node's messages: those that it receives next may come from another front end."""
+        with self._lock:
+            self._of_node.pop(node, None)
+            self._restored.discard(node)
 
     def among(self, node: int, names: Iterable[str]) -> set[str]:
         """Return those of the names whose objects the node may fetch."""

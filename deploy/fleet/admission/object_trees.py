@@ -11,16 +11,13 @@ object's children from its content. So the message of a reply is the only object
 The message's hash covers the ids of the children, and this hash is checked first.
 """
 
-from __future__ import annotations
-
 import importlib
-import json
 from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
 
 from deploy.fleet import protocol
-from deploy.fleet.storage.statements import AMONG, executor
+from deploy.fleet.storage.statements import AMONG, executor, listed
 
 _MESSAGES = "flwr.proto.message_pb2"
 
@@ -58,7 +55,7 @@ def flat(store: Any, tree: Any) -> Any:
     """
     new = importlib.import_module(_MESSAGES).ObjectTree
     names = list(dict.fromkeys(each.object_id for each in protocol.each_object(tree)))
-    with store.session() as database:
+    with store.alone() as database:
         references = reference_counts(database, names)
         root = tree.object_id
         if references.pop(root, 0):
@@ -87,7 +84,7 @@ def contents(database: Any, names: Collection[str]) -> dict[str, bytes]:
 
 def _looked_up(database: Any, statement: str, names: Collection[str]) -> dict[str, Any]:
     """Return the value that a statement finds for each of these objects."""
-    found = executor(database)(statement, (json.dumps(list(names)),))
+    found = executor(database)(statement, (listed(names),))
     return {name: value for name, value in found if name in names}
 
 
@@ -95,7 +92,7 @@ def stored_trees(database: Any, roots: Collection[str]) -> list[Any]:
     """Return the trees of stored objects, as ObjectTree."""
     new = importlib.import_module(_MESSAGES).ObjectTree
     children: dict[str, list[str]] = defaultdict(list)
-    for parent, name in executor(database)(_TREES, (json.dumps(list(roots)),)):
+    for parent, name in executor(database)(_TREES, (listed(roots),)):
         children[parent].append(name)
 
     def grow(name: str) -> Any:
@@ -107,9 +104,9 @@ def stored_trees(database: Any, roots: Collection[str]) -> list[Any]:
 def state_children(store: Any, run: int, tree: Any) -> None:
     """Store the children that a ServerApp states for objects that a reply has stored without children."""
     parents = {each.object_id: each for each in protocol.each_object(tree) if each.children}
-    with store.session() as database:
+    with store.alone() as database:
         execute = executor(database)
-        flat = {name for (name,) in execute(_WITHOUT_CHILDREN, (json.dumps(list(parents)),))}
+        flat = {name for (name,) in execute(_WITHOUT_CHILDREN, (listed(parents),))}
         for name, parent in parents.items():  # children first
             if name not in flat:
                 continue
@@ -117,4 +114,4 @@ def state_children(store: Any, run: int, tree: Any) -> None:
             for each in parent.children:
                 store.preregister(run, each)
             execute(_ADD_CHILD, [(name, each) for each in names])
-            execute(_COUNT, (json.dumps(names),))
+            execute(_COUNT, (listed(names),))

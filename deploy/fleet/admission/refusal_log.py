@@ -1,7 +1,5 @@
 """Makes logs safe although strangers can write into them: no control characters, no long texts, few lines."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import threading

@@ -43,10 +43,11 @@ _ASKED = (
     "SELECT reply_to_message_id AS asked, run_id FROM message_res JOIN object_push_session_roots "
     "ON message_id = root_object_id WHERE session_id = ?"
 )
-_TABLE = "CREATE TABLE IF NOT EXISTS cohort_sent (run TEXT PRIMARY KEY, bytes INTEGER, objects INTEGER)"
+TABLE = "CREATE TABLE IF NOT EXISTS cohort_sent (run TEXT PRIMARY KEY, bytes BIGINT, objects BIGINT)"
+_LARGER = "{0} = CASE WHEN excluded.{0} > cohort_sent.{0} THEN excluded.{0} ELSE cohort_sent.{0} END"
 _SAVE = (
     "INSERT INTO cohort_sent VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE "
-    "SET bytes = max(bytes, excluded.bytes), objects = max(objects, excluded.objects)"
+    f"SET {_LARGER.format('bytes')}, {_LARGER.format('objects')}"
 )
 
 
@@ -91,13 +92,24 @@ class ReplyAdmission:
         self._incomplete: OrderedDict[str, tuple[int, Any]] = OrderedDict()
         state_factory.state().received = self.received
 
-    @property
-    def largest_request(self) -> int:
-        """The most bytes of a request that announces a reply."""
-        saved = self._all_saved()
-        with self._lock:
-            objects = max((each.objects for each in saved.values()), default=0)
-        return MESSAGE + TREE_NODE * max(OBJECTS, FACTOR * objects)
+    def largest_request(self, size: int) -> int:
+        """Return the most bytes of a request that announces a reply. `size`: those of the request at hand."""
+
+        def most() -> int:
+            saved = self._all_saved()
+            with self._lock:
+                objects = max((each.objects for each in saved.values()), default=0)
+            return MESSAGE + TREE_NODE * max(OBJECTS, FACTOR * objects)
+
+        return self._limit(size, most)
+
+    def _limit(self, value: int, most: Callable[[], int]) -> int:
+        """Return a limit. If a value exceeds it, other front ends may have delivered larger messages."""
+        limit = most()
+        if value <= limit or self._state_factory.state().front_end is None:
+            return limit
+        self._saved = self._read_saved()
+        return most()
 
     def note_delivery(self, response: Any, node: int) -> None:
         """Note which messages a node has received. `response` is a PullMessagesResponse."""
@@ -147,7 +159,8 @@ class ReplyAdmission:
         """
         with self._lock:
             sessions = list(self._sessions.items())
-        return {
+        elsewhere: dict[str, int] = self._state_factory.state().stored_bytes(message_ids)
+        return elsewhere | {
             each.asked: max(each.spent, self._arrived(node) - each.began)
             for node, each in sessions
             if each.run == run and each.asked in message_ids
@@ -186,8 +199,9 @@ class ReplyAdmission:
         if message.ByteSize() > MESSAGE:
             reason = f"the reply without its objects is too large: at most {MESSAGE} bytes are allowed"
             raise self._no(reason, metadata.reply_to_message_id)
-        limit = max(OBJECTS, FACTOR * self._sent_in(metadata.run_id).objects)
-        if (count := sum(1 for _ in protocol.each_object(tree))) > limit:
+        count = sum(1 for _ in protocol.each_object(tree))
+        limit = self._limit(count, lambda: max(OBJECTS, FACTOR * self._sent_in(metadata.run_id).objects))
+        if count > limit:
             reason = f"the reply has too many objects: {count}, and at most {limit} are allowed"
             raise self._no(reason, metadata.reply_to_message_id)
         if not object_trees.is_hash_of(message, tree):
@@ -231,7 +245,8 @@ class ReplyAdmission:
     def _spend(self, session: _Session, run: int, count: int) -> None:
         with self._lock:
             session.spent += count
-        if session.spent > (limit := allowed_bytes(self._sent_in(run).bytes)):
+        limit = self._limit(session.spent, lambda: allowed_bytes(self._sent_in(run).bytes))
+        if session.spent > limit:
             state = self._state_factory.state()
             asked = [name for name, _ in state.rows(_ASKED, (session.name,))]
             state.end_push(session.name, with_messages=True)
@@ -321,9 +336,13 @@ class ReplyAdmission:
 
     def _all_saved(self) -> dict[int, Size]:
         if self._saved is None:
-            state = self._state_factory.state()
-            state.rows(_TABLE)
-            rows = state.rows("SELECT run, bytes, objects FROM cohort_sent")
+            found = self._read_saved()
             with self._lock:
-                self._saved = self._saved or {int(run): Size(size, 0, objects) for run, size, objects in rows}
+                self._saved = self._saved or found
         return self._saved
+
+    def _read_saved(self) -> dict[int, Size]:
+        state = self._state_factory.state()
+        state.rows(TABLE)
+        rows = state.rows("SELECT run, bytes, objects FROM cohort_sent")
+        return {int(run): Size(size, 0, objects) for run, size, objects in rows}

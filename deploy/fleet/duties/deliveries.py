@@ -21,13 +21,12 @@ again, but the first attempt may already have changed the SuperLink's state. Thi
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.fleet import protocol
-from deploy.fleet.storage.statements import executor, stored_time
+from deploy.fleet.storage.statements import AMONG, executor, listed, stored_time
 
 if TYPE_CHECKING:
     from deploy.fleet.storage.past_rounds import PastRounds
@@ -37,7 +36,7 @@ ATTEMPTS = 3
 
 _PUSHED = (
     "SELECT root_object_id FROM object_push_session_roots JOIN object_push_sessions USING (session_id) "
-    "WHERE root_object_id IN (SELECT value FROM json_each(?)) AND pending_count > 0 AND expires_at > ?"
+    f"WHERE root_object_id {AMONG} AND pending_count > 0 AND expires_at > ?"
 )
 _HALF_PUSHED = (
     "SELECT session_id FROM object_push_session_roots JOIN object_push_sessions USING (session_id) "
@@ -47,7 +46,7 @@ _UNANSWERED = (
     "SELECT message_id FROM message_ins WHERE dst_node_id = ? AND delivered_at != '' AND message_id != ? "
     "AND message_id NOT IN (SELECT reply_to_message_id FROM message_res)"
 )
-_BACK = "UPDATE message_res SET delivered_at = '' WHERE message_id IN (SELECT value FROM json_each(?))"
+_BACK = f"UPDATE message_res SET delivered_at = '' WHERE message_id {AMONG}"
 
 _PENDING = "SELECT 1 FROM object_push_session_pending WHERE session_id = ? AND object_id = ?"
 
@@ -115,9 +114,9 @@ def incomplete(database: Any, replies: list[str]) -> set[str]:
         return set()
     execute = executor(database)
     now = stored_time(protocol.now())
-    incomplete = {name for (name,) in execute(_PUSHED, (json.dumps(replies), now))}
+    incomplete = {name for (name,) in execute(_PUSHED, (listed(replies), now))}
     if incomplete:
-        execute(_BACK, (json.dumps(list(incomplete)),))
+        execute(_BACK, (listed(incomplete),))
     return incomplete
 
 

@@ -1,7 +1,5 @@
 """What the Fleet service and the SuperLink's state share: which messages wait, and which nodes are there."""
 
-from __future__ import annotations
-
 from deploy.fleet.admission.delivered_objects import DeliveredObjects
 from deploy.fleet.duties.deliveries import Unconfirmed
 from deploy.fleet.duties.held_requests import HeldRequests
@@ -24,6 +22,12 @@ class Duties:
         self.unconfirmed = Unconfirmed(self.past)
         self.presence = Presence(self.held.look_again)
         self.delivered = DeliveredObjects()
+
+    def moved_away(self, node: int) -> None:
+        """Forget what was sent to a node that has connected to another front end since."""
+        self.unconfirmed.forget(node)
+        self.delivered.forget(node)
+        self.held.abandon(node)
 
 
 duties = Duties()

@@ -6,17 +6,15 @@ import importlib
 import random
 import threading
 import time
+from collections.abc import Callable, Collection
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.fleet import protocol, wire
 from deploy.flower.deferred_answers import Later
 from deploy.flower.patches.shared import LOOK
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    _Receiver = tuple[str, int]  # who receives messages: ("node", id), or ("run", id) for a run's ServerApp
+_Receiver = tuple[str, int]  # who receives messages: ("node", id), or ("run", id) for a run's ServerApp
 
 HOLD = 60.0  # the most s that a SuperNode's request is held
 # The same for a SuperNode that sends `wire.LONG`. The number is drawn at random, so that thousands of nodes
@@ -60,6 +58,8 @@ class HeldRequests:
         # The incomplete messages of each push session: the missing parts and the receiver of each message.
         self._incomplete: dict[str, list[tuple[set[str], _Receiver]]] = {}
         self._lock = threading.Lock()
+        # Called with a kind of receivers and an id, to tell other front ends what was noted here.
+        self.tell: Callable[[str, object], None] = lambda kind, what: None
         self._free = threading.Semaphore(MAX_HELD)
 
     def message_stored(self, metadata: Any, missing: Collection[str], session_id: str) -> None:
@@ -71,12 +71,12 @@ class HeldRequests:
         receiver = ("run", metadata.run_id) if to == protocol.SUPERLINK else ("node", to)
         with self._lock:
             if not missing:
-                self._notify(receiver)
+                self._arrived(receiver)
                 return
             self._incomplete.setdefault(session_id, []).append((set(missing), receiver))
             if len(self._incomplete) > MAX_INCOMPLETE:  # the oldest session was probably abandoned
                 for _, waiting in self._incomplete.pop(next(iter(self._incomplete))):
-                    self._notify(waiting)
+                    self._arrived(waiting)
 
     def object_stored(self, session_id: str, object_id: str) -> None:
         """Note that an object has arrived in a push session."""
@@ -87,7 +87,7 @@ class HeldRequests:
                 for missing, receiver in messages:
                     missing.discard(object_id)
                     if not missing:
-                        self._notify(receiver)
+                        self._arrived(receiver)
                 messages[:] = [message for message in messages if message[0]]
                 if not messages:
                     self._incomplete.pop(session, None)
@@ -129,9 +129,30 @@ class HeldRequests:
 
         A ServerApp that waits for a reply of that node receives an error reply.
         """
+        self.wake_apps()
+        self.tell("left", 0)
+
+    def wake_apps(self) -> None:
+        """Look up the replies of all held requests of ServerApps again."""
         with self._lock:
             for receiver in [each for each in self._requests if each[0] == "run"]:
                 self._notify(receiver)
+
+    def wake(self, receiver: _Receiver) -> None:
+        """Look up the messages of a receiver again: another front end says that one has arrived."""
+        with self._lock:
+            self._notify(receiver)
+
+    def abandon(self, node: int) -> None:
+        """Answer a SuperNode's held request without a message: it is connected to another front end."""
+        with self._lock:
+            if request := self._requests.get(("node", node)):
+                request.end()
+
+    def nodes(self) -> list[int]:
+        """Return the SuperNodes whose requests are held."""
+        with self._lock:
+            return [each for kind, each in self._requests if kind == "node"]
 
     def _answer_node(
         self,
@@ -154,6 +175,10 @@ class HeldRequests:
             with self._lock:
                 self._notify(receiver)  # a newer request of the same node, if its connection was lost
         return response or nothing()
+
+    def _arrived(self, receiver: _Receiver) -> None:
+        self._notify(receiver)
+        self.tell(*receiver)
 
     def _notify(self, receiver: _Receiver) -> None:
         self._seen.pop(receiver, None)

@@ -9,8 +9,6 @@ A small message needs no request for its objects: the answer with the message ca
 order of `protocol.names_in`. So does the announcement of a small reply.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -80,7 +78,8 @@ def answer_apps(handlers: Any) -> None:
     @wraps(pull)
     def pulled(asked: Any, state: Any, task: Any) -> Any:
         store = getattr(state, "objects", None)  # a SuperNode's state has none
-        return pull_each(asked, lambda one: pull(one, state, task), state, store and store.first)
+        find = None if store is None else store.first  # its truth value would count all objects
+        return pull_each(asked, lambda one: pull(one, state, task), state, find)
 
     @wraps(push)
     def pushed(asked: Any, state: Any, task: Any) -> Any:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from logging import getLogger
 from typing import Any
 
@@ -133,6 +133,15 @@ class Presence:
             getLogger("flwr").info("Node %d is back", node)
             # The node may have been marked as offline after the state had acknowledged this heartbeat.
             self._state.note_heartbeat(node, heartbeat.interval)
+
+    def renew(self, nodes: Collection[int]) -> None:
+        """Mark these nodes as online again, if they are connected: another front end has marked them."""
+        with self._lock:
+            latest = {node: self._latest[node] for node in nodes if node in self._latest}
+            connected = {node: each.interval for node, each in latest.items() if each.connected}
+        with self._state.session():
+            for node, interval in connected.items():
+                self._state.note_heartbeat(node, interval)
 
     def answer(self, node: int) -> None:
         """Answer the heartbeat of a node that is held, if there is one."""

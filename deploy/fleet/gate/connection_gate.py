@@ -51,6 +51,7 @@ REFUSALS = 16  # refused requests after which a connection is closed
 OVER_BUDGET = FRAMES // 8  # frames that a request costs whose node sends too many requests
 CHUNK = 256 * 1024  # the most bytes of a peer that are read at a time
 ANSWER = 128 * 1024  # the most bytes of gRPC that are read at a time
+PIECES = 8  # how often a connection is read in a row, while bytes are there, until others have their turn
 BACKLOG = 1024  # connections that the kernel accepts before this process does
 LONGEST_NAME = 100  # characters of a Unix socket's name; macOS allows 103, Linux 107
 _PEER = "ipv6:[" + ":".join(["ffff"] * 8) + "%interface]:65535"  # the longest name of a peer
@@ -279,7 +280,7 @@ class Gate:
         back = self._keep(self._return(inside, outside, connection))
         try:
             check, frames = SettingsCheck(), FrameCounter()
-            received = of_models = 0
+            received = of_models = pieces = 0
             # A stranger's data is read in small pieces, so each stranger takes little memory.
             while data := await outside.receive(CHUNK if connection.admitted.is_set() else RECORD):
                 connection.moved = time.monotonic()
@@ -295,7 +296,9 @@ class Gate:
                     of_models = frames.of_models
                 if received > FROM_STRANGER:
                     await connection.admitted.wait()
-                await asyncio.sleep(0)  # let other connections have their turn
+                pieces += 1
+                if pieces % PIECES == 0:
+                    await asyncio.sleep(0)
         finally:
             back.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -304,10 +307,13 @@ class Gate:
     async def _return(self, inside: socket.socket, outside: TlsPeer, connection: _Connection) -> None:
         """Forward what gRPC sends. When gRPC hangs up, end the connection."""
         with contextlib.suppress(OSError):
+            pieces = 0
             while data := await self._loop.sock_recv(inside, ANSWER):
                 await outside.send(data)
                 connection.moved = time.monotonic()
-                await asyncio.sleep(0)
+                pieces += 1
+                if pieces % PIECES == 0:
+                    await asyncio.sleep(0)
         connection.task.cancel()
 
 

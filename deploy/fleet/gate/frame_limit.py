@@ -9,8 +9,6 @@ An honest node sends four small frames with each request (the request's headers 
 WINDOW_UPDATEs), and few others. The data of a model is in large frames, which do not count.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from logging import getLogger

@@ -3,8 +3,6 @@
 Without an answer, such a peer says only that the connection was closed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

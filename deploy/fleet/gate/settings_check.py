@@ -4,8 +4,6 @@ gRPC limits the headers of a peer's requests only once the peer has confirmed th
 announced the limit. Every peer that uses gRPC confirms the settings before its first request.
 """
 
-from __future__ import annotations
-
 MOST = 4 * 1024  # the most bytes that a peer may send before it confirms the settings
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # the first bytes of a peer (RFC 9113, section 3.4)
 # Nine bytes precede a frame's content: the content's length (3), the kind, the flags, and the stream (4).

@@ -6,8 +6,6 @@ In stock Flower a jump by a minute or more ends every run, for two reasons:
 - A ServerApp cannot push a message that expires during the time that the clock has skipped.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from datetime import datetime, timedelta

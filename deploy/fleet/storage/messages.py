@@ -33,7 +33,8 @@ from sqlalchemy.exc import IntegrityError
 
 from deploy.fleet import protocol
 from deploy.fleet.protocol import PATIENCE, SUPERLINK, now, signed, unsigned
-from deploy.fleet.storage.statements import AMONG, executor, listed, stored_time
+from deploy.fleet.storage.statements import AMONG, UNLOCKED, executor, listed, stored_time
+from deploy.fleet.storage.transactions import Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +64,7 @@ _FIELDS = (
     "content",
     "error",
 )
-_COLUMNS = ", ".join(_FIELDS)
+COLUMNS = ", ".join(_FIELDS)
 _METADATA = tuple(name for name in _FIELDS if name not in ("delivered_at", "content", "error"))
 _IDS = ("run_id", "src_node_id", "dst_node_id")  # signed numbers in a row
 _INDEX = (
@@ -82,18 +83,20 @@ _RUN = (
 )
 _KINDS = {bool: "bool", float: "double", int: "sint64", str: "string"}  # the fields of Scalar
 _IS_NODE = "SELECT 1 FROM node WHERE node_id = ? AND status IN ('online', 'offline')"
-_STORE = f"INSERT INTO {{}} ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))})"
+_STORE = f"INSERT INTO {{}} ({COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))})"
 _STORE_MESSAGE = _STORE.format("message_ins") + " ON CONFLICT (message_id) DO NOTHING"
 _STORE_REPLY = _STORE.format("message_res")
 _WAITS = "dst_node_id = ? AND delivered_at = '' AND created_at + ttl > ?"
 _FIRST = f"SELECT message_id FROM message_ins WHERE {_WAITS} ORDER BY created_at, message_id LIMIT 1"
-_CLAIM_FIRST = f"UPDATE message_ins SET delivered_at = ? WHERE message_id IN ({_FIRST}) RETURNING {_COLUMNS}"
-_MESSAGE = f"SELECT {_COLUMNS} FROM message_ins WHERE message_id = ?"
-_MESSAGES = f"SELECT {_COLUMNS} FROM message_ins WHERE message_id {AMONG}"
+_CLAIM_FIRST = (
+    f"UPDATE message_ins SET delivered_at = ? WHERE message_id = ({_FIRST}{UNLOCKED}) RETURNING {COLUMNS}"
+)
+_MESSAGE = f"SELECT {COLUMNS} FROM message_ins WHERE message_id = ?"
+_MESSAGES = f"SELECT {COLUMNS} FROM message_ins WHERE message_id {AMONG}"
 _ONLINE_UNTIL = f"SELECT node_id, online_until FROM node WHERE node_id {AMONG} AND status != 'unregistered'"
 _CLAIM_REPLIES = (
     f"UPDATE message_res SET delivered_at = ? WHERE reply_to_message_id {AMONG} AND delivered_at = '' "
-    f"RETURNING {_COLUMNS}"
+    f"RETURNING {COLUMNS}"
 )
 _IS_REPLY = "SELECT 1 FROM message_res WHERE message_id = ?"
 _NODE_OF_KEY = "SELECT node_id FROM node WHERE public_key = ? AND status != 'unregistered'"
@@ -153,7 +156,7 @@ _DELETE_REPLIES = f"DELETE FROM message_res WHERE message_id {AMONG}"
 _END_PUSH = "DELETE FROM object_push_sessions WHERE session_id = ?"
 
 
-class FewStatements(SqlLinkState):
+class FewStatements(Transactions, SqlLinkState):
     """Flower's state with few statements. It stores, returns and refuses the same as Flower's."""
 
     def __init__(
@@ -165,7 +168,8 @@ class FewStatements(SqlLinkState):
     def initialize(self, log_queries: bool = False, **engine_kwargs: Any) -> list[str]:
         """Connect to the database, and add the index of the messages that wait for a node."""
         tables = super().initialize(log_queries, **engine_kwargs)
-        self.rows(_INDEX)
+        with self.alone() as session:
+            executor(session)(_INDEX)
         return tables
 
     def rows(self, statement: str, values: Any = ()) -> list[Any]:
@@ -242,6 +246,10 @@ class FewStatements(SqlLinkState):
             claimed = execute(_CLAIM_FIRST, (moment.isoformat(), signed(node_id), moment.timestamp()))
             valid = self._valid(execute, [_row(values) for values in claimed.all()])
         return _message(valid[0]) if valid else None
+
+    def messages_of(self, execute: Callable[..., Any], rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return the valid messages of rows of the table `message_ins` with `COLUMNS`."""
+        return [_message(each) for each in self._valid(execute, list(map(_row, rows)))]
 
     def valid_message(self, message_id: str) -> dict[str, Any] | None:
         """Return the row of a message to a node, or None if there is no valid message with this id."""
@@ -416,7 +424,7 @@ class FewStatements(SqlLinkState):
 
     def expect_objects(self, object_tree: ObjectTree, session_id: str) -> list[str]:
         """Store the names of a message's objects. Return those whose contents are still to arrive."""
-        with self.session() as session:
+        with self.alone() as session:
             execute = executor(session)
             if (run := execute(_RUN_OF_PUSH, (session_id,)).first()) is None:
                 raise ValueError(f"Unknown object push session: {session_id}")
@@ -476,16 +484,17 @@ class FewStatements(SqlLinkState):
                 return False
             if expected:
                 self.objects.put_checked(expected)
-                execute(_CLAIM_OBJECTS, (session_id, listed(expected)))
+                # Fewer if the same request runs at another front end too.
+                count = execute(_CLAIM_OBJECTS, (session_id, listed(expected))).rowcount
                 until = stored_time(moment + timedelta(seconds=LONGEST_PART))
-                refreshed = len(expected), until, session_id, stored_time(moment)
+                refreshed = count, until, session_id, stored_time(moment)
                 if not execute(_REFRESH_PUSH, refreshed).scalar():
                     execute(_END_PUSH, (session_id,))
         return True
 
     def end_push(self, session_id: str, *, with_messages: bool) -> None:
         """End a push. `with_messages`: whether its messages are deleted, because their objects lack."""
-        with self.session() as session:
+        with self.alone() as session:
             execute = executor(session)
             roots = {name for (name,) in execute(_ROOTS, (session_id,)).all()} if with_messages else set()
             execute(_END_PUSH, (session_id,))

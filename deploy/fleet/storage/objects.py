@@ -14,10 +14,8 @@ When an object is deleted, SQLite also deletes the rows of other tables that ref
 has no index of these rows, so each deletion reads two whole tables. `CohortObjectStore` adds the indexes.
 """
 
-from __future__ import annotations
-
-import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.object_store import NoObjectInStoreError
@@ -25,11 +23,8 @@ from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 
 from deploy.fleet import protocol
 from deploy.fleet.admission import object_trees
-from deploy.fleet.storage.statements import AMONG, executor
+from deploy.fleet.storage.statements import AMONG, executor, listed
 from deploy.fleet.storage.transactions import TakesTurns
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _INDEXES = (
     "CREATE INDEX IF NOT EXISTS cohort_parents ON object_children (child_id)",
@@ -45,7 +40,7 @@ _EXISTS = "SELECT 1 FROM objects WHERE object_id = ?"
 _IS_UNUSED = "SELECT 1 FROM objects WHERE object_id = ? AND ref_count = 0"
 _REFERENCES = (
     "WITH RECURSIVE part (id) AS "
-    "(VALUES (?) UNION SELECT child_id FROM object_children JOIN part ON parent_id = id) "
+    "(VALUES (CAST(? AS VARCHAR)) UNION SELECT child_id FROM object_children JOIN part ON parent_id = id) "
     "SELECT parent_id, child_id, ref_count FROM part JOIN object_children ON parent_id = id "
     "JOIN objects ON object_id = child_id"
 )
@@ -61,7 +56,7 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
     def initialize(self, log_queries: bool = False, **engine_kwargs: Any) -> list[str]:
         """Connect to the database, and add the indexes."""
         tables = super().initialize(log_queries, **engine_kwargs)
-        with self.session() as session:
+        with self.alone() as session:
             for each in _INDEXES:
                 executor(session)(each)
         return tables
@@ -92,7 +87,7 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
     def put_checked(self, contents: Mapping[str, bytes]) -> None:
         """Store the contents, which `check` accepts, of objects whose names are already stored."""
         with self.session() as session:
-            executor(session)(_PUT, [(content, name) for name, content in contents.items()])
+            executor(session)(_PUT, [(contents[name], name) for name in sorted(contents)])
 
     def first(self, names: Sequence[str], most: int) -> list[bytes]:
         """Return the contents of the first of these objects, up to one that has not arrived, or `most` bytes.
@@ -122,8 +117,8 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
                 raise ValueError(f"Object {name} has duplicate children.")
             if children.setdefault(name, parts) != parts:
                 raise ValueError(f"Object {name} was preregistered with different children.")
-        names = json.dumps(list(children))
-        with self.session() as session:
+        names = listed(children)
+        with self.alone() as session:
             execute = executor(session)
             known: dict[str, int] = dict(execute(_KNOWN, (names,)).all())
             stated: dict[str, set[str]] = {name: set() for name in known}
@@ -166,7 +161,7 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
 
         An object that is itself a child of another object is not deleted.
         """
-        with self.session() as session:
+        with self.alone() as session:
             execute = executor(session)
             if execute(_IS_UNUSED, (object_id,)).first() is None:
                 return
@@ -181,7 +176,7 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
                     references[child] -= 1
                     if references[child] == 0:
                         gone.append(child)
-            execute(_DELETE, (json.dumps(gone),))
+            execute(_DELETE, (listed(gone),))
             if kept := [(count, name) for name, count in references.items() if count]:
                 execute(_SET_COUNT, kept)
 

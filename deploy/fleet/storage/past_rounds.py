@@ -19,11 +19,9 @@ so the message is kept until it expires. But rounds 1 to 6 are over when the fir
 `group_id` comes: this module then deletes as above, except unexpired messages of buffered rounds.
 """
 
-from __future__ import annotations
-
 import re
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from logging import getLogger
 from typing import Any
 
@@ -55,6 +53,8 @@ class PastRounds:
         self._newest: dict[int, int] = {}  # by run: the number of its newest round
         self._deleted: dict[int, int] = {}  # by run: the round before which messages have been deleted
         self._lock = threading.Lock()
+        # Called when a round begins, to tell other front ends.
+        self.tell: Callable[[str, object], None] = lambda kind, what: None
 
     def is_past(self, metadata: Any) -> bool:
         """Tell whether the message with these metadata belongs to a round that is over."""
@@ -69,13 +69,19 @@ class PastRounds:
         if not metadata.reply_to_message_id and (number := _begun_by(metadata.group_id)) is not None:
             self._begin(state, metadata.run_id, number)
 
-    def _begin(self, state: Any, run_id: int, number: int) -> None:
+    def note_round(self, run_id: int, number: int) -> None:
+        """Note that a round of a run has begun."""
         with self._lock:
             self._newest[run_id] = max(self._newest.get(run_id, 0), number)
+
+    def _begin(self, state: Any, run_id: int, number: int) -> None:
+        self.note_round(run_id, number)
+        with self._lock:
             deleted = self._deleted.get(run_id, 0)
             if number <= deleted:
                 return
             self._deleted[run_id] = number  # other requests of this round need not delete as well
+        self.tell("round", f"{run_id}:{number}")
         try:
             _delete_before(state, run_id, number)
         except Exception as error:  # such as a locked database; the next message tries the deletion again
@@ -99,7 +105,7 @@ def unfetched(state: Any, message_ids: Collection[str]) -> set[str]:
 
     `message_ids` and the returned set hold ids. Call this in the transaction that deletes the messages.
     """
-    with state.session() as database:
+    with state.alone() as database:
         execute = executor(database)
         replies = {name for (name,) in execute(_UNFETCHED, (listed(message_ids),))}
         pushes = execute(_PUSHES, (listed(replies),)).all() if replies else ()
@@ -110,7 +116,7 @@ def unfetched(state: Any, message_ids: Collection[str]) -> set[str]:
 
 def delete_objects(state: Any, message_ids: Collection[str]) -> None:
     """Delete the objects of messages and replies with these ids."""
-    with state.session() as database:
+    with state.alone() as database:
         for (name,) in executor(database)(_ROOTS, (listed(message_ids),)).all():
             state.objects.delete(name)
 
@@ -123,7 +129,7 @@ def _delete_before(state: Any, run_id: int, number: int) -> None:
         rounds = ((name, _round_of(group)) for name, group in rows.all())
         return {name for name, of in rounds if of is not None and of < number}
 
-    with state.session() as database:
+    with state.alone() as database:
         execute = executor(database)
         waiting = past(execute(_WAITING, (run,)))
         # A message that a node has received since the `waiting` messages were looked up is not claimed.

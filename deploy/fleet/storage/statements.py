@@ -1,10 +1,10 @@
-"""Executes statements whose texts are fixed, by Python's `sqlite3` instead of SQLAlchemy.
+"""Executes statements whose texts are fixed, by the database's driver instead of SQLAlchemy.
 
 SQLAlchemy takes several times as long for such a statement as SQLite itself. The statements belong to the
 transaction of a SQLAlchemy session, and raise SQLAlchemy's errors.
-"""
 
-from __future__ import annotations
+The statements are in SQLite's dialect. `deploy.fleet.storage.postgres` translates them for PostgreSQL.
+"""
 
 import importlib
 import json
@@ -16,12 +16,24 @@ from typing import Any
 from deploy.flower.corrupt_database import note_error
 
 AMONG = "IN (SELECT value FROM json_each(?))"  # the value of the parameter comes from `listed`
+UNLOCKED = " /* FOR UPDATE SKIP LOCKED */"
+"""Ends a query for a row to claim. Only PostgreSQL reads it: there, two processes claim at the same time."""
+_POSTGRES = "deploy.fleet.storage.postgres"  # not imported where SQLite is used: it needs psycopg
 _KEY = "cohort_execute"  # the key under which `session.info` keeps the function that `executor` returns
 
 
-def listed(values: Iterable[Any]) -> str:
+class Listed(str):
+    """Values as JSON, for SQLite. `values` are the same, for PostgreSQL."""
+
+    values: list[Any]
+
+
+def listed(values: Iterable[Any]) -> Listed:
     """Return values as the value of one parameter, because SQLite limits the number of parameters."""
-    return json.dumps(list(values))
+    each = list(values)
+    found = Listed(json.dumps(each))
+    found.values = each
+    return found
 
 
 class Rows(sqlite3.Cursor):
@@ -55,7 +67,8 @@ def executor(session: Any) -> Callable[..., Any]:
     connection = session.connection()
     driver = connection.connection.driver_connection
     if not isinstance(driver, sqlite3.Connection):
-        execute: Callable[..., Any] = connection.exec_driver_sql
+        execute: Callable[..., Any] = importlib.import_module(_POSTGRES).executor(connection, driver)
+        session.info[_KEY] = execute
         return execute
 
     def execute_directly(statement: str, values: Any = ()) -> Rows:

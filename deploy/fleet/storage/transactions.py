@@ -3,7 +3,8 @@
 SQLite admits one writer at a time. In stock Flower, a thread that finds the database locked sleeps for up to
 0.1 s before it tries again, and fails after 5 s; beyond five connections, each transaction opens a connection
 of its own. So 50 devices that answer at the same moment mostly wait. Here a transaction begins as soon as the
-one before it has ended, and a single connection serves all transactions.
+one before it has ended. All use one connection and one session of SQLAlchemy: to make and to end a session
+takes longer than most statements.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flwr.supercore.sql_mixin import SqlMixin
+from sqlalchemy.orm import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
-
-    from sqlalchemy.orm import Session
 
 
 class Turns:
@@ -62,10 +63,29 @@ class Turns:
                 turn.release()
 
 
-class TakesTurns(SqlMixin):
+class Transactions(SqlMixin):
+    """The kinds of transactions of a database that only one process uses, which are all the same."""
+
+    def alone(self) -> AbstractContextManager[Session]:
+        """Return a context manager whose transaction may add, count and delete objects.
+
+        If several processes use the database, only one of them at a time is in such a transaction.
+        """
+        return self.session()
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Call an action when other processes can see what this thread's transaction has written."""
+        action()
+
+
+class TakesTurns(Transactions):
     """Lets only one thread of this process at a time be in a session of any instance.
 
     If a thread that is in a session enters another one of the same database, it stays in the first.
+
+    A transaction that fails ends with its session and its connection. The next one opens the file again: a
+    connection that could not roll back, for example because the disk is full, would stay in the transaction.
+    So the database must be a file. One in memory would be lost.
     """
 
     _turns = Turns()
@@ -78,9 +98,25 @@ class TakesTurns(SqlMixin):
 
     @contextmanager
     def _taking_a_turn(self) -> Iterator[Session]:
-        with self._turns, super().session() as session:
-            self._open[self.database_url] = session
+        with self._turns:
+            session = self._open[self.database_url] = self._session
+            connection: Any = session.bind
             try:
-                yield session
+                with connection.begin() as begun:
+                    yield session
+                    if session.in_transaction():  # it was used, and not only the connection (`executor`)
+                        session.flush()
+                        session.close()
+                    begun.commit()  # fails if one of Flower's methods has rolled back and gone on
+            except BaseException:
+                del self._session
+                connection.invalidate()
+                raise
             finally:
                 del self._open[self.database_url]
+
+    @cached_property
+    def _session(self) -> Session:
+        with super().session() as session:
+            engine: Any = session.bind
+        return Session(engine.connect())

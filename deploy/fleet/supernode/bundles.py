@@ -3,8 +3,6 @@
 Stock Flower does not check the bundle, so whoever controls the server could run any code on every device.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from logging import getLogger

@@ -1,7 +1,5 @@
 """A SuperNode's connection to the Fleet API: signed requests over gRPC, repeated while they may succeed."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Lets a ClientApp or ServerApp send its requests over a channel (`deploy.flower.channel`), not over HTTP."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """Starts the processes of apps: guarded, forked if possible, without their tokens in the command line."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

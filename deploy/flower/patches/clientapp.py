@@ -1,18 +1,14 @@
 """The patch of `flwr-clientapp`: few requests, sent to the SuperNode over a channel, and no idle threads."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.fleet.supernode import transfers
 from deploy.flower.patches import app_channel
 from deploy.flower.patches.shared import INFLATABLE, replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _TELEMETRY = "flwr.supercore.telemetry"
 

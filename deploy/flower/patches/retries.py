@@ -1,7 +1,5 @@
 """Lets ServerApps and executors repeat a request that the SuperLink fails to answer for a while."""
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections.abc import Callable

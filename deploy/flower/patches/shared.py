@@ -1,7 +1,5 @@
 """Names and functions that the patches of several of Flower's programs use."""
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections.abc import Callable

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 import time
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -151,8 +151,7 @@ class SuperExecThread(threading.Thread):
         try:
             task = find_task()
             if task is not None:
-                request = get_type_hints(handler)["request"].FromString(content)
-                response = handler(request, self._state, task)
+                response = handler(_request_of(handler).FromString(content), self._state, task)
                 if without_bundle and method == "PullTaskInput":
                     response.fab.content = b""  # the app server has unpacked the bundle already
                 answer: bytes = response.SerializeToString()
@@ -166,3 +165,9 @@ class SuperExecThread(threading.Thread):
         module = self._handlers if hasattr(self._handlers, name) else importlib.import_module(CORE_HANDLERS)
         found: Callable[..., Any] = getattr(module, name)
         return found
+
+
+@cache
+def _request_of(handler: Callable[..., Any]) -> Any:
+    """Return the class of the requests that a handler answers."""
+    return get_type_hints(handler)["request"]

@@ -1,7 +1,5 @@
 """The patch of `flower-superlink`: the SuperLink holds requests, and accesses its database less often."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

@@ -1,7 +1,5 @@
 """The patch of `flower-supernode`: this project's loop in place of Flower's, and patience with slow apps."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """The versions of Flower that Cohort was tried with, and the refusal of any other."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from importlib.metadata import version

@@ -5,8 +5,6 @@ the tests, ``--write`` records the names of the installed version. Exit status: 
 tests pass.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -19,7 +17,10 @@ from deploy.flower.versions import TRIED, TRYING, names
 _ROOT = Path(__file__).parents[3]
 # The tests of all that relies on Flower in a server and its devices. The gate and the front door are code of
 # our own, which floods test for minutes.
-CONTRACT = ("tests/deploy/fleet", "tests/deploy/flower", "tests/federation/test_federation.py")
+CONTRACT = (
+    *("tests/deploy/fleet", "tests/deploy/flower"),
+    *("tests/deploy/page/test_database.py", "tests/federation/test_federation.py"),
+)
 LEFT_OUT = ("--ignore", "tests/deploy/fleet/gate", "-k", "not test_front_door.py or own_key_only")
 MARKERS = "not slow"
 

@@ -7,8 +7,6 @@ mention any more; a name that a file finds by `importlib`, or a method that it c
 table stands for its columns, since its digest covers them, and a method of an interface for all its classes.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib

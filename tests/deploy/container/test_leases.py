@@ -144,9 +144,7 @@ def test_a_container_that_stops_while_it_takes_a_name_holds_up_no_other(leases, 
         assert join(leases, "honest") is not None
 
 
-def test_concurrent_containers_are_different_clients_and_the_name_of_a_killed_one_is_free(
-    leases,
-):
+def test_concurrent_containers_are_different_clients_and_the_name_of_a_killed_one_is_free(leases):
     code = (
         "import sys, time; from pathlib import Path; from deploy.container.leases import take; "
         f"lease = take(Path({str(leases)!r}), {NAMES!r}, sys.argv[1]); "

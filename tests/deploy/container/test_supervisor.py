@@ -55,9 +55,7 @@ time.sleep(300)
 """
 
 
-def test_a_program_may_say_a_lot_while_it_is_made_ready_and_control_characters_are_escaped(
-    tmp_path,
-):
+def test_a_program_may_say_a_lot_while_it_is_made_ready_and_control_characters_are_escaped(tmp_path):
     code = dedent(SUPERVISE).format(folder=str(tmp_path), program=TALKATIVE, waits_for="said")
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:

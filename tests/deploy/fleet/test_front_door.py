@@ -272,9 +272,7 @@ class Call:
         return not self._gone
 
 
-def test_a_request_counts_until_it_is_handled_even_if_its_node_has_hung_up(
-    monkeypatch,
-):
+def test_a_request_counts_until_it_is_handled_even_if_its_node_has_hung_up(monkeypatch):
     """Else a node that resets each request at once would occupy ever more threads."""
     door = closed_door(lambda node: 0)
     calls = [Call() for _ in range(front_door.CALLS_PER_NODE)]

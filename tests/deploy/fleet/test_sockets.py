@@ -56,9 +56,7 @@ def test_a_pulled_cable_ends_a_connection_whether_or_not_data_is_under_way(pair,
 
 
 @linux
-def test_a_peer_that_sends_nothing_but_is_there_stays_connected(
-    pair,
-):
+def test_a_peer_that_sends_nothing_but_is_there_stays_connected(pair):
     server, device = pair
 
     def silent():
@@ -71,9 +69,7 @@ def test_a_peer_that_sends_nothing_but_is_there_stays_connected(
 
 
 @linux
-def test_a_peer_that_takes_a_model_slowly_and_sends_nothing_stays_connected(
-    pair,
-):
+def test_a_peer_that_takes_a_model_slowly_and_sends_nothing_stays_connected(pair):
     """Its buffer is mostly full: everything that was sent is acknowledged, and nothing is under way."""
     server, device = pair
     sender = threading.Thread(target=lambda: server.sendall(bytes(600_000)), daemon=True)

@@ -25,8 +25,6 @@ from deploy.fleet.storage.objects import CohortObjectStore
 from deploy.fleet.use import Use
 from tests.support.states import made
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:alembic")
-
 RUN, NODE = 1, 7
 
 
@@ -40,10 +38,13 @@ class Called(Duties):
         def note(name, *, returns=None):
             return lambda *arguments: self.calls.append((name, *arguments)) or returns
 
-        self.held = SimpleNamespace(message_stored=note("held"), object_stored=note("held"))
+        self.held = SimpleNamespace(
+            message_stored=note("held"), object_stored=note("held"), abandon=lambda node: None
+        )
+        self.delivered = SimpleNamespace(forget=lambda node: None)
         self.past = SimpleNamespace(message_comes=lambda _, of: self.calls.append(("past", of.message_id)))
         self.presence = SimpleNamespace(returns=note("returns", returns=True), answer=note("answer"))
-        self.unconfirmed = SimpleNamespace(of=note("unconfirmed"))
+        self.unconfirmed = SimpleNamespace(of=note("unconfirmed"), forget=lambda node: None)
         self.note = note
 
 
@@ -53,8 +54,8 @@ def duties():
 
 
 @pytest.fixture
-def cohort(tmp_path, duties):
-    return made(tmp_path / "superlink.db", duties)
+def cohort(database, duties):
+    return made(database, duties)
 
 
 def stub(monkeypatch, kind, name, duties, *, returns):
@@ -172,7 +173,7 @@ def test_a_key_is_looked_up_once_a_minute_and_a_new_or_revoked_key_at_once(
 
     lookups = []
     monkeypatch.setattr(FewStatements, "node_of_key", lambda _, key: lookups.append(key) or len(lookups))
-    cohort._forget_keys()
+    cohort.forget_keys()
     assert [cohort.node_of_key(b"key") for _ in range(3)] == [1, 1, 1]
     clock.now += state.KEY_SECONDS
     assert cohort.node_of_key(b"key") == 2
@@ -311,9 +312,7 @@ def test_only_methods_that_flower_calls_replace_one_of_flower():
     assert {name for name in own if any(name in vars(each) for each in flower)} == CALLED_BY_FLOWER
 
 
-def test_a_superlink_whose_flower_lacks_a_name_of_the_state_does_not_start(
-    monkeypatch,
-):
+def test_a_superlink_whose_flower_lacks_a_name_of_the_state_does_not_start(monkeypatch):
     monkeypatch.delattr(main, "get_objectstore_linkstate_factories")
     with pytest.raises(AttributeError, match="get_objectstore_linkstate_factories"):
         factories.hand_over(Duties())

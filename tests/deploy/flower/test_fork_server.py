@@ -242,16 +242,12 @@ def test_forked_children_do_not_draw_the_same_numbers(environment):
     assert one != two
 
 
-def test_the_server_learns_a_library_of_an_app_and_children_import_nothing_of_this_project(
-    environment,
-):
+def test_the_server_learns_a_library_of_an_app_and_children_import_nothing_of_this_project(environment):
     printed = run_own_server(environment, "preloaded", "modules", "preloaded")
     assert printed.splitlines() == ["False", "[]", "True"]
 
 
-def test_a_child_inherits_its_end_of_a_channel_which_closes_when_the_child_ends(
-    environment,
-):
+def test_a_child_inherits_its_end_of_a_channel_which_closes_when_the_child_ends(environment):
     assert run_own_server(environment, "channel") == "b'hello' b''\n"
 
 

@@ -35,9 +35,7 @@ def test_programs_of_another_flower_stay_unpatched_and_a_warning_gives_the_reaso
     assert warning == "Flower runs without the patches for speed and repair: Flower is 1.38.0"
 
 
-def test_a_guard_that_flower_lacks_a_name_for_keeps_the_program_from_starting(
-    monkeypatch,
-):
+def test_a_guard_that_flower_lacks_a_name_for_keeps_the_program_from_starting(monkeypatch):
     def guard():
         replace("flwr.superlink.main", no_such_name=1)
 
@@ -111,9 +109,7 @@ def test_no_program_with_guards_runs_with_another_flower(monkeypatch, name):
         launch.main([name])
 
 
-def test_programs_of_a_server_are_started_by_the_launcher_without_a_fork_server_too(
-    monkeypatch,
-):
+def test_programs_of_a_server_are_started_by_the_launcher_without_a_fork_server_too(monkeypatch):
     started = []
     monkeypatch.setattr(app_starts.subprocess, "Popen", lambda command, **_: started.append(command))
     for command in (["flwr-serverapp", "--insecure"], ["flower-superexec"], ["flwr-clientapp"]):

@@ -57,9 +57,7 @@ def test_nothing_needs_the_grpc_servers_and_stubs_of_flower():
             assert not gone.search(path.read_text()), path
 
 
-def test_a_version_that_was_not_tried_is_refused_in_a_line_that_says_how_to_try_it(
-    monkeypatch,
-):
+def test_a_version_that_was_not_tried_is_refused_in_a_line_that_says_how_to_try_it(monkeypatch):
     monkeypatch.delenv(TRYING, raising=False)
     for tried in TRIED:
         monkeypatch.setattr(versions, "version", lambda _, tried=tried: tried)
@@ -143,9 +141,7 @@ def test_the_command_fails_if_a_name_is_gone(monkeypatch, capsys):
     )
 
 
-def test_the_command_tries_the_installed_version_with_the_contract_tests(
-    monkeypatch,
-):
+def test_the_command_tries_the_installed_version_with_the_contract_tests(monkeypatch):
     started = []
 
     def run(command, env, **_):

@@ -5,7 +5,6 @@ import contextlib
 import json
 import re
 import socket
-import sqlite3
 import threading
 
 import httpx
@@ -18,6 +17,7 @@ from deploy.page.run_sources import RunSources
 from deploy.page.secret_link import address, kept_token, new_token
 
 from ...support.disks import full
+from ...support.states import made
 from .test_run_sources import MARKUP, lines_of
 
 TOKEN = "a-secret"
@@ -138,24 +138,23 @@ def test_a_clients_text_is_sent_as_data(client):
 
 def test_before_the_first_run_there_are_devices(tmp_path):
     (tmp_path / "server.json").write_text("{}")
-    with contextlib.closing(sqlite3.connect(tmp_path / "superlink.db")) as database:
-        database.execute(
-            "CREATE TABLE node (node_id, name, status, online_until, last_deactivated_at, owner_aid)"
-        )
-        database.execute("INSERT INTO node VALUES (-1, ?, 'online', 9e12, '', '')", [MARKUP])
-        database.execute("INSERT INTO node VALUES (7, NULL, 'offline', 5, '2026-01-01T00:00:00+00:00', '')")
-        database.execute("INSERT INTO node VALUES (8, 'gone', 'unregistered', 5, '', '')")
-        database.commit()
+    state = made(tmp_path / "superlink.db")
+    markup, unnamed, gone = (
+        state.create_node("flwr_aid", "owner", str(name).encode(), 0, name=name)
+        for name in (MARKUP, None, "gone")
+    )
+    state.activate(markup, 30)
+    state.activate(unnamed, 30)
+    state.go_offline(unnamed)
+    state.delete_node("flwr_aid", gone)
     client = Client(page_app(RunSources(tmp_path), TOKEN))
-    state = client.get(f"/{TOKEN}/data/state").json()
-    assert (state["run"], state["online"], state["nodes"]) == (None, 1, 2)
+    page = client.get(f"/{TOKEN}/data/state").json()
+    assert (page["run"], page["online"], page["nodes"]) == (None, 1, 2)
     found = client.get(f"/{TOKEN}/data/clients").json()
     assert found["rows"] == []
-    assert [each["name"] for each in found["others"]] == [MARKUP, "node-7"]
+    assert [each["name"] for each in found["others"]] == [MARKUP, f"node-{unnamed}"]
     assert [each["state"] for each in found["others"]] == ["online", "offline"]
-    assert found["others"][1]["seen"] == 1767225600.0
-    (tmp_path / "superlink.db").write_bytes(b"not a database")
-    assert RunSources(tmp_path).nodes() is None
+    assert found["others"][1]["seen"] == pytest.approx(page["now"], abs=5)
 
 
 def test_the_pages_own_files_load_nothing_from_elsewhere():

@@ -1,8 +1,6 @@
 """What the page shows equals the history."""
 
-import contextlib
 import json
-import sqlite3
 from itertools import pairwise
 
 import numpy as np
@@ -372,35 +370,6 @@ def test_a_log_is_sent_from_where_the_browser_is(tmp_path):
     link.symlink_to("/etc/passwd")
     with pytest.raises(OSError, match="symbolic"):
         read_log(link, None)
-
-
-def test_the_log_of_a_serverapp_comes_from_the_database(tmp_path):
-    (tmp_path / "server.json").write_text("{}")
-    for name in ("one", "two"):
-        write_history(tmp_path / "runs" / name, [2.0, 1.0], "md")
-    with contextlib.closing(sqlite3.connect(tmp_path / "superlink.db")) as database:
-        database.execute("CREATE TABLE run (run_id, override_config)")
-        database.execute("CREATE TABLE task (task_id, run_id)")
-        database.execute("CREATE TABLE task_logs (timestamp, task_id, log)")
-        for number, name in ((1, "one"), (2, "two")):
-            config = json.dumps({"output-dir": str(tmp_path / "runs" / name)})
-            database.execute("INSERT INTO run VALUES (?, ?)", [number, config])
-            database.execute("INSERT INTO task VALUES (?, ?)", [10 * number, number])
-        database.execute("INSERT INTO run VALUES (3, 'not JSON')")
-        add = "INSERT INTO task_logs VALUES (0, ?, ?)"
-        database.execute(add, [10, "\x1b[92mINFO\x1b[0m one\nand\x07\n"])
-        database.execute(add, [20, "of another run\n"])
-        database.commit()
-        sources = RunSources(tmp_path)
-        run = sources.run("one")
-        assert list(sources.logs(run)) == ["ServerApp"]
-        start, end, lines = sources.log(run, "ServerApp", None)
-        assert (start, end, lines) == (0, 1, ["INFO one", "and\\x07"])
-        assert sources.log(run, "ServerApp", end) == (1, 1, [])
-        database.execute(add, [10, "more\n"])
-        database.commit()
-        assert sources.log(run, "ServerApp", end) == (1, 3, ["more"])
-    assert "ServerApp" not in sources.logs(None)
 
 
 def test_a_size_that_is_not_known_leaves_the_other_numbers():

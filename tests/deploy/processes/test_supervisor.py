@@ -84,9 +84,7 @@ def test_a_program_that_prints_without_a_pause_is_checked_too(supervise):
     assert wait_until(lambda: bool(supervised.codes), 10)
 
 
-def test_a_program_is_started_again_until_the_supervisor_is_stopped(
-    supervise,
-):
+def test_a_program_is_started_again_until_the_supervisor_is_stopped(supervise):
     supervised = supervise("echo one; printf two; exit 7")
     assert wait_until(lambda: len(supervised.codes) == 3, 10)
     assert supervised.codes == [7, 7, 7]
@@ -97,9 +95,7 @@ def test_a_program_is_started_again_until_the_supervisor_is_stopped(
     assert time.monotonic() - began < 5
 
 
-def test_children_that_hold_the_output_open_are_ended_with_the_program(
-    supervise,
-):
+def test_children_that_hold_the_output_open_are_ended_with_the_program(supervise):
     supervised = supervise("sleep 60 & echo started; exit 1")
     assert wait_until(lambda: len(supervised.codes) == 3, 10)
     assert wait_until(lambda: not supervised.left(), 5)

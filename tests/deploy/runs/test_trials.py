@@ -40,9 +40,7 @@ def test_a_plan_can_be_read_after_its_folder_was_moved(tmp_path):
     ]
 
 
-def test_runs_that_start_together_have_folders_of_their_own_in_the_order_of_their_starts(
-    tmp_path,
-):
+def test_runs_that_start_together_have_folders_of_their_own_in_the_order_of_their_starts(tmp_path):
     parent = tmp_path / "runs"
 
     def make():

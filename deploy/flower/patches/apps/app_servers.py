@@ -1,7 +1,5 @@
 """A SuperNode's app servers: one for each bundle that it runs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -9,8 +9,6 @@ semicolons. The content of this object is JSON: the bytes that have arrived, by 
 ServerApp then knows nothing about the replies.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Collection

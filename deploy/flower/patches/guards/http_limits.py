@@ -10,19 +10,15 @@ Every user of the machine can connect to these APIs. uvicorn, the HTTP server of
 A stranger is a connection over which no request of a known sender has come (`local_apis.Guard`).
 """
 
-from __future__ import annotations
-
 import importlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from deploy.fleet.admission.refusal_log import limit_uvicorn
 from deploy.fleet.gate.tls_records import limit_records
 from deploy.flower.patches.shared import replace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Address = tuple[str, int]
+Address = tuple[str, int]
 
 HEAD = 64 * 1024  # the most bytes of a request's head; the last read from the socket may exceed the limit
 # The most connections of strangers. If there are more, the oldest are closed. All strangers are on this

@@ -10,25 +10,21 @@
 - The connections of unknown senders are limited (`http_limits`).
 """
 
-from __future__ import annotations
-
 import hmac
 import importlib
 import os
 import secrets
+from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.fleet import protocol
 from deploy.flower.commands import CONTROL_SECRET
 from deploy.flower.patches.guards import http_limits
 from deploy.flower.patches.shared import replace
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    _Receive = Callable[[], Awaitable[dict[str, Any]]]
+_Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 # The most bytes of an executor's request. The request must be read before its signature can be checked.
 MAX_SIGNED = 65_536

@@ -102,9 +102,7 @@ def test_a_node_cannot_test_a_guess_by_announcing_and_pushing_it(app, nodes):
 
 
 @pytest.mark.network
-def test_a_message_of_before_a_restart_can_still_be_fetched_and_those_of_others_cannot(
-    tmp_path,
-):
+def test_a_message_of_before_a_restart_can_still_be_fetched_and_those_of_others_cannot(tmp_path):
     superlink = SuperLink(tmp_path)
     try:
         app = App(superlink)

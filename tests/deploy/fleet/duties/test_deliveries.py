@@ -17,8 +17,6 @@ from deploy.fleet.storage.messages import FewStatements
 from deploy.fleet.storage.objects import CohortObjectStore
 from deploy.fleet.storage.past_rounds import PastRounds
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:alembic")
-
 NODE, OTHER, BANNED = 11, 12, 13
 
 

@@ -205,9 +205,7 @@ def test_a_request_is_held_for_a_limited_time(servicer, monkeypatch):
     assert 0.2 <= asking.seconds < 2
 
 
-def test_the_old_request_of_a_node_that_asks_again_or_hangs_up_takes_no_message(
-    servicer,
-):
+def test_the_old_request_of_a_node_that_asks_again_or_hangs_up_takes_no_message(servicer):
     old = Asking(servicer, ONE)
     servicer.store.wait_for_pulls(1)
     new = Asking(servicer, ONE)

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from deploy.fleet import protocol, wire
 from deploy.fleet.duties import joined_objects
 from deploy.fleet.duties.joined_objects import ENOUGH, MOST, join, split
+from deploy.fleet.storage.objects import CohortObjectStore
 from tests.support.fleet import App
 
 
@@ -229,3 +230,15 @@ def test_a_supernode_answers_joined_requests_of_its_apps():
     assert not handlers.push_object(pushed, state, task).stored  # the session has ended
     pulled = handlers.pull_object(PullObjectRequest(object_id=",".join(missing)), state, task)
     assert split(pulled.object_content) == [contents[each] for each in missing]
+
+
+def test_a_serverapp_that_fetches_objects_lets_nobody_count_all_objects(tmp_path, monkeypatch):
+    none = SimpleNamespace(object_available=False)
+    handlers = SimpleNamespace(pull_object=lambda *_: none, push_object=None)
+    joined_objects.answer_apps(handlers)
+    store = CohortObjectStore(str(tmp_path / "database"))
+    store.initialize()
+    monkeypatch.setattr(CohortObjectStore, "__len__", lambda _: pytest.fail("all objects are counted"))
+    state = SimpleNamespace(objects=store, session=store.session)
+    asked = PullObjectRequest(object_id=f"{'a' * 64},{'b' * 64}")
+    assert not handlers.pull_object(asked, state, None).object_available

@@ -306,12 +306,7 @@ def test_a_gate_without_free_descriptors_closes_the_oldest_stranger(echo, author
 
 
 @pytest.mark.network
-def test_a_connection_that_moves_no_byte_is_closed(
-    make,
-    authority,
-    monkeypatch,
-    request,
-):
+def test_a_connection_that_moves_no_byte_is_closed(make, authority, monkeypatch, request):
     """A node that hangs, or whose proxy keeps the connection open, sends no pings."""
     monkeypatch.setattr(connection_gate, "SILENCE", 1.0)
     opened, _ = request.getfixturevalue("echo")
@@ -420,12 +415,7 @@ def test_a_node_has_a_bounded_number_of_connections(echo, authority):
 
 
 @pytest.mark.network
-def test_closed_connections_write_a_line_a_minute(
-    echo,
-    authority,
-    monkeypatch,
-    caplog,
-):
+def test_closed_connections_write_a_line_a_minute(echo, authority, monkeypatch, caplog):
     opened, _ = echo
     with caplog.at_level("WARNING", "flwr"):
         for told in (0.0, 0.0, connection_gate.TOLD):
@@ -441,12 +431,7 @@ def test_closed_connections_write_a_line_a_minute(
 
 
 @pytest.mark.network
-def test_the_log_says_that_connections_cannot_be_forwarded(
-    echo,
-    authority,
-    monkeypatch,
-    caplog,
-):
+def test_the_log_says_that_connections_cannot_be_forwarded(echo, authority, monkeypatch, caplog):
     opened, _ = echo
 
     async def full(inside, peer):

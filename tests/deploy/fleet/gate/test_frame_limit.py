@@ -67,9 +67,7 @@ def test_the_connections_of_a_node_share_a_budget_which_is_renewed_each_second(c
     assert second.passing(pings, budget) == len(pings)
 
 
-def test_data_in_large_frames_does_not_count_and_large_frames_without_data_count_more(
-    clock,
-):
+def test_data_in_large_frames_does_not_count_and_large_frames_without_data_count_more(clock):
     budget, counter = FrameBudget(), FrameCounter()
     large = 10 * FRAMES * frame(DATA, 1024)
     assert counter.passing(PREFACE + large, budget) == len(PREFACE + large)

@@ -40,8 +40,8 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def state(tmp_path, clock, monkeypatch):
-    state = made(tmp_path / "superlink.db")
+def state(database, clock, monkeypatch):
+    state = made(database)
     monkeypatch.setattr(validator, "now", state.clock_jumps.now_for_messages)
     monkeypatch.setattr("deploy.fleet.state.LOOK", 0.0)  # tokens are cleaned up whenever the test asks
     return state

@@ -12,8 +12,6 @@ from sqlalchemy import create_engine
 
 from tests.support.states import made
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:alembic")
-
 BEFORE = "8f4785e2dc47"  # the last change of the tables in Flower 1.39
 OURS = {"cohort_waiting", "cohort_parents", "cohort_runs"}  # our indexes of Flower's tables, then as now
 

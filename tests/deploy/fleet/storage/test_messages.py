@@ -18,6 +18,7 @@ from flwr.superlink.federation import NoOpFederationManager
 
 from deploy.fleet.storage import messages
 from deploy.fleet.storage.messages import FewStatements
+from tests.support.states import made_shared
 
 RUN, ENDED = 2**64 - 1, 7  # a run that is going on, and one that has ended
 NODES = (2**64 - 2, 5, 6)  # the last one is offline
@@ -53,8 +54,8 @@ class Stock(SqlLinkState):
         return [tuple(row.values()) for row in self.query(statement)]
 
 
-def made(kind, path):
-    store = SqlObjectStore(str(path), verify=False)
+def made(kind, path, store=SqlObjectStore):
+    store = store(str(path), verify=False)
     store.initialize()
     state = kind(str(path), NoOpFederationManager(), store)
     state.initialize()
@@ -83,9 +84,13 @@ def made(kind, path):
     return state
 
 
-@pytest.fixture
-def states(tmp_path):
-    return [made(Stock, tmp_path / "flower"), made(FewStatements, tmp_path / "few")]
+@pytest.fixture(params=["sqlite", "postgres"])
+def states(request, tmp_path):
+    flower = made(Stock, tmp_path / "flower")
+    if request.param == "sqlite":
+        return [flower, made(FewStatements, tmp_path / "few")]
+    few = made_shared(FewStatements), request.getfixturevalue("postgres").database()
+    return [flower, made(*few, store=made_shared(SqlObjectStore))]
 
 
 def message(number, node, *, run=RUN, to="", ttl=900.0, age=0.0):
@@ -295,12 +300,13 @@ def test_push_sessions_are_kept_as_in_flower(states):
             for row in state.query(f"SELECT * FROM {table}"):
                 row["session_id"] = names[row["session_id"]]
                 if "expires_at" in row:
-                    row["expires_at"] = len(row["expires_at"])  # later than in Flower
+                    row["expires_at"] = len(str(row["expires_at"]))  # later than in Flower
                 found.append(sorted(row.items()))
         results.append(found)
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("states", ["sqlite"], indirect=True)
 def test_a_nodes_next_message_is_found_by_the_index(states):
     with states[1].session() as session:
         explain = session.connection().exec_driver_sql

@@ -11,13 +11,18 @@ from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from deploy.fleet.admission import object_trees
 from deploy.fleet.storage import objects
 from deploy.fleet.storage.objects import CohortObjectStore
+from deploy.fleet.storage.shared_state import SharedStore
 
 RUN = 2**64 - 1  # the largest id of a run
 
 
-@pytest.fixture
-def stores():
-    found = [SqlObjectStore(":memory:"), CohortObjectStore(":memory:")]
+@pytest.fixture(params=["sqlite", "postgres"])
+def stores(request, tmp_path):
+    found = [SqlObjectStore(":memory:")]
+    if request.param == "sqlite":
+        found.append(CohortObjectStore(str(tmp_path / "database")))
+    else:
+        found.append(SharedStore(request.getfixturevalue("postgres").database()))
     for each in found:
         each.initialize()
     return found
@@ -79,9 +84,7 @@ def test_trees_that_share_objects_are_stored_and_deleted_as_in_flower(stores, se
         assert state(stores[0], range(12)) == state(stores[1], range(12))
 
 
-def test_other_children_the_same_child_twice_and_false_names_are_refused(
-    stores,
-):
+def test_other_children_the_same_child_twice_and_false_names_are_refused(stores):
     for store in stores:
         store.preregister(RUN, tree(2, [tree(0, [])]))
         for wrong in (

@@ -432,9 +432,7 @@ def test_a_reply_that_cannot_be_sent_does_not_end_the_loop(caplog):
     assert len(connected.sent) == 1
 
 
-def test_a_supernode_pauses_longer_the_longer_no_message_came_and_not_after_a_held_request(
-    clock,
-):
+def test_a_supernode_pauses_longer_the_longer_no_message_came_and_not_after_a_held_request(clock):
     connected = Connection()
     held = 0.0
 

@@ -184,9 +184,7 @@ def unavailable(name):
     raise ObjectUnavailableError(name)
 
 
-def test_objects_are_kept_as_they_come_and_the_end_of_a_run_ends_all_requests(
-    monkeypatch,
-):
+def test_objects_are_kept_as_they_come_and_the_end_of_a_run_ends_all_requests(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     contents, kept, over = objects(40, ENOUGH // 3), [], threading.Event()
     servicer = Joining(**contents)
