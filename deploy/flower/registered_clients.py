@@ -1,4 +1,4 @@
-"""A server's registered clients and invitations, each in a file. All programs of the server use these files.
+"""A server's registered clients, and its invitations and how long they are valid: files of all its programs.
 
 An invitation holds a random token. The SuperLink registers the key of the first device that shows the token
 before the invitation expires (`deploy.fleet.duties.enrolment`). The server stores only a

@@ -49,8 +49,8 @@ def summary(trial: TrialNumbers, state: str) -> View:
 def curves(trial: TrialNumbers, start: int = 0, width: int = 1) -> View:
     """Return the curves of a trial: a series over the rounds for each kind of number.
 
-    `start`, `width`: the first bin that the browser still needs, and the number of rounds in each bin that
-    the browser has. If a series now has bins of another width, all its bins are returned.
+    `start`: the first bin that the browser lacks. `width`: the number of rounds in each of its bins. A series
+    whose bins have another width by now is returned whole.
     """
     found = {}
     for name, series in trial.series.items():

@@ -1,4 +1,7 @@
-"""Checks whether a server can be reached over TLS, and from which address. Uses the standard library only."""
+"""Checks whether a server can be reached over TLS, also through an HTTP proxy, and from which address.
+
+Uses the standard library only.
+"""
 
 import http.client
 import os

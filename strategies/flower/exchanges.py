@@ -1,4 +1,4 @@
-"""Sends messages and waits for replies (`ExchangeGrid`); shows a strategy some nodes only (`NodesGrid`)."""
+"""Sends messages, waits for replies and hears late ones (`ExchangeGrid`); shows some nodes (`NodesGrid`)."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Weighted sums of clients' updates, computed without a copy of any client's model.
+"""Checks clients' updates and computes their weighted sums, without a copy of any client's model.
 
 A model is a mapping that may decode its arrays on access. Arrays are read in chunks that fit into the
 processor's cache. The first pass reads up to 64 clients' models together, so that a chunk of the global

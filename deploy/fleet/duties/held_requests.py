@@ -41,9 +41,8 @@ class HeldRequests:
     counts as arrived when all its parts have arrived. If the receiver got the message earlier, it would
     request the missing parts again and again.
 
-    If a lookup in the database has found no message for a receiver, the next lookup happens when a message
-    has arrived for this receiver, when a node has left (`look_again`), or when the time is over for which the
-    request is held.
+    After a lookup in the database that found nothing, the next one happens when a message arrives for the
+    receiver, when a node leaves (for ServerApps only, `look_again`), or when the hold ends.
 
     At most one request of each SuperNode is held, and this request occupies no thread (`Later`). A held
     request of a ServerApp occupies the thread that answers it.

@@ -28,9 +28,9 @@ _DECAY = 0.9
 """If an answer is faster than a client's remembered time, the new remembered time is `_DECAY` times the old
 time plus (1 - `_DECAY`) times the time of the answer."""
 _FIRST_WAIT = 2000.0
-"""A client whose own time is unknown is waited for `_FIRST_WAIT` / M² times as long as usual, if this is more
-than three times. So one of M clients that never answers costs the time of about 2000 / M² rounds more, once,
-and a site of five that needs 80 times as long as the others is not given up. See `docs/slow-clients.md`."""
+"""A client of unknown speed is waited for max(3, `_FIRST_WAIT` / M²) times the usual time. So a client that
+never answers costs the time of about 2000 / M² rounds, once; and of five clients, one that is 80 times slower
+than the others is not given up. See `docs/slow-clients.md`."""
 
 
 class Patience:

@@ -133,7 +133,10 @@ class FLICSSelector(GroupSelector):
     The first r̂_j participants of a group, in round t, make up for all missed rounds at once: each has the
     weight p_j t/r̂_j, so the step of this round may be large. For a group that joins late, t counts the
     rounds since it joined. Rounds without participants are not counted, since they leave the model as it is.
-    The paper counts them in t: all weights of the later rounds would be larger by one common factor.
+    The paper counts them in t: all weights of the later rounds would be larger by one common factor. The
+    setting `beta` reduces the weight p_j t/r̂_j to p_j t/(β + r̂_j), since ``ŝ(t) = (β + r̂(1) + ... +
+    r̂(t))/t``, and causes a bias that goes to 0 as 1/t. (The paper's ŝ(0) = β has the factor t - 1 = 0 in eq.
+    6, and so no effect.)
 
     **Groups of one client.** Without `group_shares`, p_j is the group's share of the data. The paper makes up
     for the missed rounds of every group. A client that names a group of its own and stays away for most of a
@@ -141,12 +144,8 @@ class FLICSSelector(GroupSelector):
     group with one client is multiplied by the share of the rounds in which the client was available (this
     round included), and then p is normalised again: the client counts as it does in selectors without
     groups. For clients that are always available this changes nothing. With ``lone_groups="groups"`` or
-    declared `group_shares`, such groups are groups as in the paper. Clients that agree on one name are a
-    group, and missed rounds are made up for: declare the shares if strangers can join.
-
-    The setting `beta` limits this weight to p_j t/(β + r̂_j), since ``ŝ(t) = (β + r̂(1) + ... + r̂(t))/t``,
-    and causes a bias that goes to 0 as 1/t. (The paper's ŝ(0) = β has the factor t - 1 = 0 in eq. 6, and so
-    no effect.)
+    declared `group_shares`, such groups are groups as in the paper. Two clients that agree on a name escape
+    this rule: declare the shares if strangers can join.
 
     Cohort adds three optional constraints. `min_shares` is the least share of each group among all
     participants so far: r_j gets a lower bound with which the group catches up as far as its clients are

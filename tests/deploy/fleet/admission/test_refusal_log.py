@@ -1,9 +1,11 @@
 """A stranger writes few lines to the log, and none of its own."""
 
 import logging
+from types import SimpleNamespace
 
 import flwr
 
+from deploy.fleet.admission import refusal_log
 from deploy.fleet.admission.refusal_log import (
     INTERVAL,
     LINES,
@@ -48,7 +50,7 @@ def test_many_addresses_use_up_a_bounded_number_of_lines(caplog):
 
 def test_a_client_whose_requests_flower_logs_uses_up_a_bounded_number_of_lines(caplog, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr(refusal_log, "time", SimpleNamespace(monotonic=lambda: now[0]))
     logger = logging.Logger("of the test")
     logger.addHandler(caplog.handler)
     limit_lines(logger)
@@ -69,7 +71,7 @@ def test_a_client_whose_requests_flower_logs_uses_up_a_bounded_number_of_lines(c
 
 def test_refusals_that_were_not_logged_are_counted_in_the_next_minute(caplog, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr(refusal_log, "time", SimpleNamespace(monotonic=lambda: now[0]))
     log = RefusalLog()
     with caplog.at_level(logging.WARNING, "flwr"):
         for _ in range(3):

@@ -1,6 +1,7 @@
 """Frames of HTTP/2 are counted wherever the network cuts them, and those beyond the limit wait."""
 
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ DATA, SETTINGS, PING = 0, 4, 6
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(frame_limit.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(frame_limit, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import Message, RecordDict
@@ -32,8 +33,10 @@ def clock(monkeypatch):
             return began + timedelta(seconds=self.time + self.jump)
 
     clock, began = Clock(), validator.now()
-    monkeypatch.setattr(clock_jumps.time, "monotonic", clock.monotonic)
-    monkeypatch.setattr(clock_jumps.time, "time", lambda: clock.now().timestamp())
+    # Not in the module `time` itself, by which other threads wait.
+    fake = SimpleNamespace(monotonic=clock.monotonic, time=lambda: clock.now().timestamp())
+    for module in (clock_jumps, importlib.import_module(factories._STATE)):
+        monkeypatch.setattr(module, "time", fake)
     for module in (protocol, importlib.import_module(factories._CORE_STATE)):
         monkeypatch.setattr(module, "now", clock.now)
     return clock

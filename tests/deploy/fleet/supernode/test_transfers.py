@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
@@ -101,7 +102,7 @@ def test_an_error_while_sending_ends_the_transfer():
 
 def test_a_slow_transfer_is_logged(monkeypatch, caplog):
     clock = iter(range(0, 1000, 4))
-    monkeypatch.setattr(transfers.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(transfers, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     progress = transfers.Progress("Received", 5)
     with caplog.at_level("INFO", logger="flwr"):
         for _ in range(6):
