@@ -308,6 +308,18 @@ def test_texts_with_nul_characters_are_other_texts(fronts):
     assert one.state.rows("SELECT ? = ?", ("a\0", "a")) == [(False,)]
 
 
+def reply_metadata(run, node, message_id, **more):
+    """The metadata of a node's reply to the message that `send` stores."""
+    return WireMetadata(
+        message_id=message_id,
+        run_id=run,
+        src_node_id=node,
+        dst_node_id=SUPERLINK_NODE_ID,
+        reply_to_message_id=PART.object_id,
+        **more,
+    )
+
+
 def test_the_limits_of_replies_know_the_messages_of_all_front_ends_but_count_at_each(fronts):
     one, _ = fronts
     limits = [
@@ -322,15 +334,7 @@ def test_the_limits_of_replies_know_the_messages_of_all_front_ends_but_count_at_
     for each in limits:
         assert each.largest_request(10**6) > 10**6
     one.send(run, node)
-    reply = WireMessage(
-        metadata=WireMetadata(
-            message_id="1" * 64,
-            run_id=run,
-            src_node_id=node,
-            dst_node_id=SUPERLINK_NODE_ID,
-            reply_to_message_id=PART.object_id,
-        )
-    )
+    reply = WireMessage(metadata=reply_metadata(run, node, "1" * 64))
     tree = ObjectTree(object_id="1" * 64)
     for each in limits:
         for attempt in range(reply_admission.ATTEMPTS + 1):
@@ -345,16 +349,8 @@ def test_a_front_end_knows_how_much_of_a_reply_has_arrived_at_another(fronts):
     run, node = one.run(), one.node("node")
     one.send(run, node)
     parts = [ConfigRecord({"part": number}) for number in range(2)]
-    metadata = WireMetadata(
-        message_id="2" * 64,
-        run_id=run,
-        src_node_id=node,
-        dst_node_id=SUPERLINK_NODE_ID,
-        reply_to_message_id=PART.object_id,
-        created_at=time.time(),
-        ttl=100.0,
-        message_type="train",
-    )
+    more = {"created_at": time.time(), "ttl": 100.0, "message_type": "train"}
+    metadata = reply_metadata(run, node, "2" * 64, **more)
     children = [ObjectTree(object_id=each.object_id) for each in parts]
     announced = two.state.announce_reply(
         WireMessage(metadata=metadata, content=WireRecordDict()),
