@@ -27,7 +27,11 @@ CLIENTS = (20, 100, 300)  # M; 10 of them train in a round
 LEVELS = (85, 90)  # accuracy in %
 MNIST = Setting("mnist-mlp", "dirichlet:0.1", 0.2, 10, 120, best=93)
 BUSY, SIZES = (6, 12, 24), (1, 3, 6)
-BUFFERED = {"fedbuff": ("uniform", 0.5, False), "buffered-md": ("md", 0.0, True)}
+BUFFERED = {
+    "fedbuff": ("uniform", 0.5, False),
+    "buffered-md": ("md", 0.0, True),
+    "buffered-md, power 0.5": ("md", 0.5, True),
+}
 """Name of a buffered method -> its selector, its staleness power, and whether it counts busy clients."""
 BUDGET = 800.0  # simulated seconds
 
