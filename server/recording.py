@@ -165,6 +165,8 @@ class Recording:
             return
         own_differ = sizes.is_own & _differ(sizes.used, before.used)
         differ = _differ(sizes.claimed, before.claimed) | (sizes.is_own != before.is_own) | own_differ
+        if sizes.targets is not None and before.targets is not None:
+            differ |= _differ(sizes.targets, before.targets)
         changed = np.flatnonzero(differ)
         if changed.size or sizes.mean != before.mean:
             self._history.write("sizes", clients=changed, **_values(sizes, changed))
@@ -188,8 +190,8 @@ def _values(sizes: ClientSizes, clients: slice | NDArray[np.int64]) -> dict[str,
 
     The used sizes of all clients without a size of their own are one number: ``mean_size``.
     """
-    own = np.where(sizes.is_own[clients], sizes.used[clients], math.nan)
-    return {"client_sizes": sizes.claimed[clients], "used_sizes": own, "mean_size": sizes.mean}
+    used = np.where(sizes.is_own, sizes.used, math.nan) if sizes.targets is None else sizes.targets
+    return {"client_sizes": sizes.claimed[clients], "used_sizes": used[clients], "mean_size": sizes.mean}
 
 
 def _differ(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:

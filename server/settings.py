@@ -39,6 +39,7 @@ CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, inside output-
 # Settings that a resume may change. A change affects only the rounds after the resume.
 MAY_CHANGE = {
     *("num_rounds", "poll_interval", "target_accuracy", "client_sizes", "removed_clients", "eligible"),
+    "priorities",
     *("round_deadline", "join_deadline", "absence_deadline", "status_deadline", "shortest_deadline"),
     "track",
 }
@@ -75,6 +76,8 @@ def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
     return settings
 
 
+PRIORITIES = ("shares", "group_shares", "every")
+"""The fields of `Overrides` that the file ``priorities`` may hold."""
 # A group of options of the strategy -> its class, and for each option the setting of the run that sets it.
 GROUPS: dict[str, tuple[type[Any], dict[str, str]]] = {
     "faults": (
@@ -106,6 +109,7 @@ _NAMES = {
     "overrides.settings": "client-settings",
     "overrides.sizes": "client-sizes",
     "overrides.removed": "removed-clients",
+    **{f"overrides.{name}": "priorities" for name in PRIORITIES},
     "checkpoints.folder": "output-dir",
     "mode = Buffered(...)": "mode = 'buffered'",
     "mode=None": "mode = 'rounds'",
@@ -211,6 +215,7 @@ class RunSettings(BaseModel):
     count_busy: bool
     client_sizes: str
     client_settings: str
+    priorities: str
     removed_clients: str
     eligible: Annotated[str, _checked_by(lambda text: text and Eligibility.parse(text))]
     guard: Annotated[Any, AfterValidator(_guard)]  # a level, or False
@@ -332,6 +337,7 @@ class RunSettings(BaseModel):
                 read_client_sizes(self.client_sizes),
                 read_client_settings(self.client_settings),
                 removed=self.removed_clients or (),
+                **read_priorities(self.priorities),
             ),
             "variates": self.variates or None,
             "masked_updates": self.masked_updates,
@@ -440,6 +446,20 @@ def read_client_settings(path: str) -> dict[str, dict[str, Any]]:
             f'client-settings = {path!r}: must be of the form {{"lipschitz": {{"client-00": 3.5, ...}}, ...}}'
         )
     return settings
+
+
+def read_priorities(path: str) -> dict[str, Any]:
+    """Return the declared shares and the clients that train regularly, by the names of `Overrides`.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, or holds anything but ``shares``, ``group_shares`` and ``every``.
+    """
+    found = _read_object("priorities", path)
+    for name in found.keys() - set(PRIORITIES):
+        raise ValueError(f"priorities = {path!r}: has {name!r}: must have only {', '.join(PRIORITIES)}")
+    return found
 
 
 def _read_object(name: str, path: str) -> dict[str, Any]:

@@ -36,6 +36,7 @@ _WITH_SIMULATOR = (
     "draws",
     "real_tasks",
     "slow_clients",
+    "ablations",
     "robustness.liars",
 )
 

@@ -43,6 +43,7 @@ class Recorded(Origin):
     # `DIGITS` digits. If the figure's y axis is logarithmic, mean and deviation are those of log y.
     curves: Mapping[str, Mapping[str, Mapping[str, Sequence[Value]]]] = field(default_factory=dict)
     # For each renewal of the digest: the date, the commit, the digest before, and the seed that was equal.
+    # With "rows", only the other rows were measured again; these are those of "rows_commit".
     renewed: Sequence[Mapping[str, Any]] = ()
 
     def values(self, row: str, column: str) -> list[float]:

@@ -83,7 +83,14 @@ def _origin(result: Recorded | Measured) -> list[str]:
         f"`{result.command}`, {result.measured}, commit {result.commit}, {gpu}{machine['cpu']}, "
         f"{machine['cores']} cores, NumPy {machine['numpy']}; [raw values](../../results/{result.name}.json)."
     ]
-    if result.renewed:
+    for each in result.renewed:
+        if "rows" in each:
+            rows = ", ".join(f"`{row}`" for row in each["rows"])
+            lines.append(
+                f"The rows {rows} are those of commit {each['rows_commit']}: on {each['measured']} seed "
+                f"{each['seed']} ran again as a whole, and gave their recorded values, {each['equal']}."
+            )
+    if result.renewed and "rows" not in result.renewed[-1]:
         last = result.renewed[-1]
         rerun = "everything" if last["seed"] == "all" else f"seed {last['seed']}"
         lines.append(

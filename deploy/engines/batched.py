@@ -130,6 +130,10 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     from strategies.selectors import selector_type
 
     settings = RunSettings.from_run_config({**default_config(app_folder()), **config})
+    if settings.priorities:
+        raise ValueError(
+            f'priorities = {settings.priorities!r}: must be "" in a batched simulation; use another engine'
+        )
     with ExitStack() as stack:
         recording = stack.enter_context(Recording(settings))
         stack.enter_context(errors_in_names_of_the_run())

@@ -11,7 +11,7 @@ import re
 import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
-from deploy.runs.trial_statistics import BASELINE, number, summarise
+from deploy.runs.trial_statistics import baseline_of, number, summarise
 from strategies.advice.off_policy import quantile
 
 if TYPE_CHECKING:
@@ -83,16 +83,15 @@ def by_selector(trials: Sequence[RunHistory]) -> dict[str, list[RunHistory]] | N
 
 
 def paired_verdict(groups: dict[str, list[RunHistory]]) -> list[str]:
-    """Describe how each selector differs from uniform selection, with a 95 % interval over the seeds.
+    """Describe how each selector differs from the baseline, with a 95 % interval over the seeds.
 
-    A seed counts only if the trials of both the selector and uniform selection have finished with this seed.
+    The baseline is that of `baseline_of`. A seed counts only if the trials of both have finished with it.
     """
-    if BASELINE not in groups:
-        return [f"For a comparison, train {BASELINE} as well (--selector {BASELINE})."]
-    base = {trial.settings["seed"]: summarise(trial) for trial in groups[BASELINE] if trial.finished}
+    baseline = baseline_of(list(groups))
+    base = {trial.settings["seed"]: summarise(trial) for trial in groups[baseline] if trial.finished}
     sentences = []
     for label, trials in groups.items():
-        if label == BASELINE:
+        if label == baseline:
             continue
         pairs = [
             (summarise(trial), base[trial.settings["seed"]])
@@ -115,7 +114,7 @@ def paired_verdict(groups: dict[str, list[RunHistory]]) -> list[str]:
         )
     if sentences:
         sentences.append(
-            "Differences between trials of the same seed, with 95 % intervals. With several selectors, one "
-            "interval in twenty misses the truth by chance."
+            f"Differences from {baseline} between trials of the same seed, with 95 % intervals. With several "
+            "selectors, one interval in twenty misses the truth by chance."
         )
     return sentences

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from server.history import Line, RunHistory
 
-BASELINE = "uniform"
+BASELINES = ("uniform", "md")
 LAST = 5  # the number of last values of a metric that are averaged for its final value
 NOISE_WINDOW = 10  # the number of last changes of a metric from which the noise is estimated
 ONE_SEED = (
@@ -152,16 +152,20 @@ def same_selections(trial: RunHistory, baseline: RunHistory) -> tuple[int, int]:
     return sum(ours[round] == theirs[round] for round in both), len(both)
 
 
+def baseline_of(labels: Sequence[str]) -> str:
+    """Return the selector with which the others are compared: uniform or md if there, otherwise the first."""
+    return next((name for name in BASELINES if name in labels), labels[0] if labels else "")
+
+
 def verdict(trials: Sequence[RunHistory]) -> list[str]:
-    """Describe how each trial differs from uniform selection.
+    """Describe how each trial differs from the baseline (`baseline_of`).
 
     Returns one sentence for each finished trial except the baseline, followed by a caveat. If no comparison
     is possible, one line with the reason. The list is empty if the baseline is not finished, or if no other
     trial is finished.
     """
-    if len(trials) > 1 and all(trial.label != BASELINE for trial in trials):
-        return [f"For a comparison, train {BASELINE} as well (--selector {BASELINE})."]
-    baseline = next((trial for trial in trials if trial.label == BASELINE and trial.finished), None)
+    name = baseline_of([trial.label for trial in trials])
+    baseline = next((trial for trial in trials if trial.label == name and trial.finished), None)
     others = [trial for trial in trials if trial is not baseline and trial.finished]
     if baseline is None or not others:
         return []
@@ -206,7 +210,9 @@ def _sentence(trial: RunHistory, baseline: RunHistory) -> str:
     else:
         differs = f"the same test loss, {others}"
     same, rounds = same_selections(trial, baseline)
-    return f"{trial.label}: {differs}; drew the same clients as {BASELINE} in {same} of {rounds} rounds."
+    return (
+        f"{trial.label}: {differs}; drew the same clients as {baseline.label} in {same} of {rounds} rounds."
+    )
 
 
 def _not_finite(trial: RunHistory) -> str:

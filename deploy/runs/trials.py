@@ -33,6 +33,7 @@ PATHS = {
     "client-sizes",
     "client-settings",
     "removed-clients",
+    "priorities",
     "availability-trace",
     "device-speeds",
 }

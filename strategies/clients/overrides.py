@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..json_text import parse_json
 from ..options import GROUPS, Overrides
-from ..selectors import Selector
+from ..selectors import Selector, checks
 from ..selectors.settings import Settings
 from .roster import Roster
 
@@ -22,6 +22,31 @@ def sizes_of(roster: Roster, declared: Mapping[str, float]) -> NDArray[np.float6
     if not declared:
         return np.full(len(roster), nan)
     return np.array([declared.get(client_id, nan) for client_id in roster.ids()], dtype=np.float64)
+
+
+def target_sizes(
+    sizes: NDArray[np.float64], overrides: Overrides, roster: Roster, groups: "Groups"
+) -> NDArray[np.float64]:
+    """Return (M,) the numbers that take the place of the data sizes ``sizes`` (M,) in all shares.
+
+    They are ``sizes`` unless the operator declared other shares, see `Overrides`.
+    """
+    targets, declared = sizes, overrides.declared_shares
+    if overrides.shares == "equal":
+        targets = np.ones(sizes.size)
+    elif declared:
+        middle = float(np.median(list(declared.values())))
+        targets = np.array([declared.get(client_id, middle) for client_id in roster.ids()], dtype=np.float64)
+    if overrides.group_shares:
+        names = list(overrides.group_shares)
+        numbers = numbered(names, groups.of_all(roster))
+        here = np.ones(sizes.size, dtype=np.bool_)
+        here[roster.removed()] = False
+        sums = np.bincount(numbers[here], targets[here], minlength=numbers.max(initial=len(names) - 1) + 1)
+        shares = np.ones(sums.size)
+        shares[: len(names)] = list(overrides.group_shares.values())
+        targets = targets * np.divide(shares, sums, out=shares, where=sums > 0)[numbers]
+    return targets.clip(checks.SMALLEST_SIZE, checks.LARGEST_SIZE) if targets is not sizes else sizes
 
 
 def per_client(
@@ -111,7 +136,15 @@ class Groups:
 
     @classmethod
     def of(cls, overrides: Overrides, settings: Settings) -> "Groups":
-        groups = cls(settings.group_names, settings.only_named_groups, overrides.settings.get(GROUPS, {}))
+        names, only = settings.group_names, settings.only_named_groups
+        if shares := overrides.group_shares:
+            if names and set(names) != set(shares):
+                raise ValueError(
+                    f"overrides.group_shares = {dict(shares)!r:.200}: must have the selector's groups, "
+                    f"{', '.join(map(repr, names))}"
+                )
+            names, only = names or tuple(shares), True
+        groups = cls(names, only, overrides.settings.get(GROUPS, {}))
         for client_id, group in groups.declared.items():
             if refusal := groups.refusal(client_id, None):
                 raise ValueError(f"overrides.settings['{GROUPS}'][{client_id!r}] = {group!r}: {refusal}")
@@ -123,7 +156,7 @@ class Groups:
         if not self.only or str(group) in self.names:
             return ""
         known = ", ".join(map(repr, self.names))
-        return f"its group is {group!r}: must be one of {known}, for which the selector has numbers"
+        return f"its group is {group!r}: must be one of {known}, for which there are numbers"
 
     def numbers(self, roster: Roster) -> NDArray[np.int64]:
         return numbered(self.names, self.of_all(roster))

@@ -32,6 +32,7 @@ from .control_variates import ClientVariates
 from .guard.guard import Guard
 from .guard.reported_norms import contradictions
 from .record import RoundRecord
+from .regular_clients import RegularClients, with_due
 from .replies import ExaminedReplies, Received, Reply, examine
 from .response_rates import ResponseRates
 from .stages import Chosen, Opened, Outcome
@@ -56,7 +57,8 @@ class RoundLogic:
     subtracted from its update, and the mean ȳ of all baselines is added to the step (default: y_m = ȳ = 0).
     ``budgets`` is K(t) (default: the selector's `clients_per_round`). ``shortest_deadline`` is the shortest
     wait for an answer in seconds, > 0 (`Deadlines.shortest`); if it is infinite, the server learns no shorter
-    waits. With a ``mode``, rounds are buffered, and a client may train over several rounds; ``buffer`` then
+    waits. ``every``: clients that train at least once in m rounds, see `RegularClients` (default: none).
+    With a ``mode``, rounds are buffered, and a client may train over several rounds; ``buffer`` then
     holds their state. ``updates`` says what the server sees of an update:
 
     - "open": the server sees each update.
@@ -78,6 +80,7 @@ class RoundLogic:
         shortest_deadline: float = inf,
         updates: Literal["open", "noised", "masked"] = "open",
         mode: Buffered | None = None,
+        every: Mapping[int, int] | None = None,
     ) -> None:
         if selector.part_names and variates is not None:
             raise ValueError(
@@ -106,6 +109,7 @@ class RoundLogic:
             self.patience = Patience(selector.num_clients, shortest_deadline, quarantines=faults.silence)
         self.variates = variates
         self.updates = updates
+        self.regular = None if every is None else RegularClients(every)
         self.buffer: Buffer | None = None
         if mode is not None:
             size = mode.size or selector.clients_per_round
@@ -288,15 +292,7 @@ class RoundLogic:
         if self.guard is not None and opened.candidates is not None and reports is not None:
             reports, found = self.guard.judge_reports(opened.number, opened.candidates, reports)
             clipped = {int(opened.candidates[position]): line for position, line in found.items()}
-        selection = self.selector.select(
-            opened.number,
-            available=opened.available,
-            unavailable=opened.unavailable,
-            candidates=opened.candidates,
-            reports=reports,
-            budget=opened.budget,
-            draw=opened.draw,
-        )
+        selection = self._selected(opened, reports)
         if self.guard is not None and self._bounds_draws:
             shares = selection.weights / selection.importance  # λ_m among the clients of ``opened``
             if whole is not None:
@@ -314,6 +310,27 @@ class RoundLogic:
         if self.faults.over_selection > 1:
             enough = enough_replies(selection, self._budgets.of(opened.number), self.faults.quorum)
         return Chosen(opened, selection, enough, clipped, sizes=self.selector.client_sizes)
+
+    def _selected(self, opened: Opened, reports: Mapping[str, Floats] | None) -> Selection:
+        available, unavailable, budget = opened.available, opened.unavailable, opened.budget
+        due = _NOBODY if self.regular is None else self.regular.due(opened, self.selector)
+        if due.size:
+            places = self.selector.clients_per_round if budget is None else budget
+            budget, taken = places - due.size, np.sort(due)
+            if available is None:
+                unavailable = _union(taken, _NOBODY if unavailable is None else unavailable)
+            else:
+                available = _without(available, taken)
+        selection = self.selector.select(
+            opened.number,
+            available=available,
+            unavailable=unavailable,
+            candidates=opened.candidates,
+            reports=reports,
+            budget=budget,
+            draw=opened.draw,
+        )
+        return with_due(due, selection, self.selector, opened) if due.size else selection
 
     def fill(self, opened: Opened) -> list[int]:
         """Return the clients to ask now in a buffered round, in the order of asking. See `Buffer.fill`."""
@@ -457,6 +474,8 @@ class RoundLogic:
             usable = np.where(responded[:, None], examined.sketches, nan)
             sketches = usable / opened.learning_rate
         self.selector.update(opened.number, selection, replace(feedback, sketches=sketches))
+        if self.regular is not None and not examined.skipped:
+            self.regular.observe(opened.number, selection.clients[responded])
         if self.variates is not None and examined.updates:
             self.variates.remember(
                 (
@@ -596,6 +615,7 @@ class RoundLogic:
             "guard": self.guard,
             "responses": self.responses,
             "patience": self.patience,
+            "regular": self.regular,
             "variates": self.variates,
             "buffer": self.buffer,
         }

@@ -50,7 +50,7 @@ class RunParts:
             variates=settings.variates,
         )
         groups = Groups()
-        if GROUPS in settings.kind.per_client:
+        if GROUPS in settings.kind.per_client or settings.overrides.group_shares:
             groups = Groups.of(settings.overrides, settings.of_selector)
         eligible = EligibleClients(settings.eligible, settings.overrides, groups)
         eligible.begin(1)  # refuse wrong conditions now

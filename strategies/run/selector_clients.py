@@ -1,6 +1,7 @@
 """Creates the selector with the first clients, and tells it which clients join, leave or change."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from logging import WARNING
 from typing import Any
 
@@ -9,7 +10,7 @@ from flwr.common import log
 from numpy.typing import NDArray
 
 from ..clients.eligible_clients import EligibleClients
-from ..clients.overrides import Groups, per_client, sizes_of
+from ..clients.overrides import Groups, per_client, sizes_of, target_sizes
 from ..clients.roster import Roster
 from ..options import GROUPS
 from ..rounds.control_variates import ClientVariates
@@ -60,7 +61,7 @@ class SelectorClients:
 
     def create(self, num_rounds: int) -> None:
         """Create the selector with all known clients, and load a saved state, if any. Call `update` next."""
-        given, sizes = self._settings, self._judge_sizes().used
+        given, sizes = self._settings, self._target_sizes()
         selector = create(
             given.selector,
             len(sizes),
@@ -79,6 +80,7 @@ class SelectorClients:
             shortest_deadline=given.deadlines.shortest,
             updates="masked" if given.masked_updates else "noised" if self._is_private else "open",
             mode=given.mode,
+            every=self._every() if self._overrides.every else None,
         )
         if self._restored is not None:
             self._logic.load_state_dict(self._restored)
@@ -92,10 +94,12 @@ class SelectorClients:
         if self._seen_changes == self._roster.changes:
             return
         self._seen_changes = self._roster.changes
-        logic, sizes = self.logic, self._judge_sizes().used
+        logic, sizes = self.logic, self._target_sizes()
         known = logic.selector.num_clients
         if len(sizes) > known:
             logic.add_clients(sizes[known:], **self._per_client(known))
+            if logic.regular is not None:
+                logic.regular.declare(self._every())
         registered = logic.selector.registered
         removed = [client for client in self._roster.removed() if registered[client]]
         if removed:
@@ -127,8 +131,18 @@ class SelectorClients:
 
     def _judge_sizes(self) -> ClientSizes:
         declared = sizes_of(self._roster, self._overrides.sizes) if self._overrides.sizes else None
-        self._sizes = judged_sizes(self._roster.sizes(), declared, self._guard)
+        sizes = judged_sizes(self._roster.sizes(), declared, self._guard)
+        targets = target_sizes(sizes.used, self._overrides, self._roster, self._groups)
+        self._sizes = sizes if targets is sizes.used else replace(sizes, targets=targets)
         return self._sizes
+
+    def _target_sizes(self) -> NDArray[np.float64]:
+        sizes = self._judge_sizes()
+        return sizes.used if sizes.targets is None else sizes.targets
+
+    def _every(self) -> dict[int, int]:
+        every = self._overrides.every
+        return {client: every[name] for client, name in enumerate(self._roster.ids()) if name in every}
 
     def _believed(self, name: str, claimed: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return (M,) the costs or energies that the server uses; NaN = unknown. See `believed_numbers`."""
@@ -156,5 +170,6 @@ def needs_status(settings: RunSettings, eligible: EligibleClients) -> bool:
     """Return whether the run needs what only a status report says: groups, costs, properties, ..."""
     kind, overrides = settings.kind, settings.overrides
     reported = {GROUPS}.intersection(kind.per_client) | settings.of_selector.needs_per_client
+    reported |= {GROUPS} if overrides.group_shares else set()
     by_property = eligible.conditions.needs_properties and not overrides.properties
     return bool(reported - overrides.settings.keys() or kind.polls_for - {"loss"} or by_property)

@@ -112,6 +112,11 @@ class RunSettings:
             )
         if self.masked_updates:
             check_masked(self.kind, self.selector_settings, given, self.variates, self.faults)
+        if self.mode is not None and self.overrides.every:
+            raise ValueError(
+                f"overrides.every = {dict(self.overrides.every)!r:.200}: must be empty in buffered rounds, "
+                "where a client trains whenever a place is free"
+            )
         if self.mode is not None:
             check_buffered(
                 self.mode,

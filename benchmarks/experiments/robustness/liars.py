@@ -185,6 +185,6 @@ def run(partition: str, seed: int, num_rounds: int = NUM_ROUNDS) -> Outcome:
 
 
 EXPERIMENTS = (
-    Experiment("liars-alike", partial(run, "balanced"), seeds=3, digits=1),
-    Experiment("liars-unlike", partial(run, "dirichlet:0.5"), seeds=3, digits=1),
+    Experiment("liars-alike", partial(run, "balanced"), seeds=5, digits=1),
+    Experiment("liars-unlike", partial(run, "dirichlet:0.5"), seeds=5, digits=1),
 )

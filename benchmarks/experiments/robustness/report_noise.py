@@ -150,4 +150,4 @@ def run(seed: int, num_rounds: int = NUM_ROUNDS) -> Outcome:
     return Outcome(cells)
 
 
-EXPERIMENTS = (Experiment(name="report-noise", run=run, seeds=3),)
+EXPERIMENTS = (Experiment(name="report-noise", run=run, seeds=5),)

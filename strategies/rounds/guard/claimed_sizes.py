@@ -46,6 +46,8 @@ class ClientSizes:
     is_own: Bools
     is_declared: Bools  # (M,) whether the operator declared the size
     mean: float  # the mean of the own sizes; 1 if there are none
+    # (M,) the numbers that take the place of ``used`` in all shares; None if the operator declared no shares
+    targets: Floats | None = None
 
     @cached_property
     def remarks(self) -> dict[int, str]:

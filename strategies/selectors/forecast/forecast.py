@@ -27,7 +27,8 @@ from ..settings import setting
 from . import experts
 from .experts import EXPERTS, LARGEST_MEAN, MEMORIES, REACH, SMALLEST_MEAN, TERMS, WIDTH, Prior, X
 
-ON_SCORES, ON_EVERYBODY = 0.95, 0.05
+# The share of p that is uniform: ON_EVERYBODY, and up to ON_START more until about FEW visits are known.
+ON_EVERYBODY, ON_START, FEW = 0.05, 0.15, 5.0
 CURIOSITY = 1.5  # exponent of u in the scores of unseen clients
 SMOOTHING = 0.1  # the number that is added to y and θ when they are compared, in multiples of the mean score
 LARGEST_LEVEL = 600.0
@@ -56,20 +57,22 @@ class _Layout(NamedTuple):
 class _Mixture(NamedTuple):
     """The distribution p, as factors of scores and of the prior.
 
-    For a seen client p_m = on_score * (its entry in "scores") + on_each. For a client that was not seen yet,
-    p_m = on_prior * π_m + on_each. For a removed client p_m = 0.
+    For a seen client p_m = on_score * (its entry in "scores") + on_doubt * π_m + on_each. For a client that
+    was not seen yet, p_m = on_prior * π_m + on_doubt * π_m + on_each. For a removed client p_m = 0.
     """
 
     prior: Prior
     on_score: float
     on_prior: float
+    on_doubt: float
     on_each: float
     mean_score: float
     unseen: Floats  # (C,) the number of registered clients of each class that were not seen yet
+    everybody: Floats  # (C,) the number of registered clients of each class
 
 
 class ForecastSelector(StreamSelector):
-    """Draws in proportion to forecasts of r_m = λ_m ||g_m||; a twentieth of p is uniform.
+    """Draws in proportion to forecasts of r_m = λ_m ||g_m||, except for shares that grow with doubt.
 
     A client is seen if a norm of one of its updates is known. n is the number of its known norms, which are
     called its visits. y is r e^(-g), where the level g is common to all clients. Each round adds the slope v
@@ -81,14 +84,22 @@ class ForecastSelector(StreamSelector):
         log w_e <- .998 log w_e - (1/φ) sum_m N_m [min(y/θ_e, 20) + log θ_e]
         w_e   <- .998 w_e / (sum of all w) + .002/32
         score = sqrt(1 + ν) sum_e w_e θ_e for seen clients,  u^1.5 π for other clients
-        p     = .95 score / sum + .05 / M
+        p     = (1 - d - e) score / sum + d π / sum + e / M
 
     θ without an index is sum_e w_e θ_e. φ is the running mean of (y/θ - 1)² over all draws, and ν the same
     mean over draws of seen clients. u is the root mean square of s/π over the seen clients, divided by the
-    mean of s/π, where s is the mean of a client's y. The page docs/forecast.md derives these equations, and
-    states what the selector can lose; docs/results/forecast.md has the measurements. The importance of a draw
-    is at most 20 times its importance under uniform sampling if all clients are available, and at most 20 M/A
-    times if A of the M clients are.
+    mean of s/π, where s is the mean of a client's y. The doubt d, in [0, .9), grows with the mean of
+    log(y/θ)⁴ over the last draws of seen clients, and falls with the mean number of visits. e is .05, and up
+    to .15 more while few norms are known and π differs between clients. The page docs/forecast.md derives
+    these equations, and states what the selector can lose; docs/results/forecast.md has the measurements.
+    The importance of a draw is at most 1/e, so at most 20, times its importance under uniform sampling if all
+    clients are available, and at most 20 M/A times if A of the M clients are.
+
+    If sizes are equal, π is uniform, so the loss sum_m r_m²/p_m is at most 1/(d + e) times that of uniform
+    sampling. It is convex in p: so the regret is at most (1 - d - e) times that without d and e, plus d + e
+    times that of uniform sampling. If all forecasts are right, d is at most .9/(3 + n)² after n draws of seen
+    clients. The sum of this over n from 1 on is below .26. So after the first such draw, d costs in all
+    rounds together at most .26 times uniform's regret of one round, if that is the same in all rounds.
 
     A round costs O(M). With the selector's own draws it costs O(K log S + C) for S seen clients and C = 1601
     classes of sizes, except for changes of M or of sizes, and rounds with many absent clients.
@@ -128,6 +139,7 @@ class ForecastSelector(StreamSelector):
         "evidence": ("moments",),  # decaying sums of N, N y/θ, N (y/θ)² over rounds
         "dispersion": (),  # φ
         "noise": (),  # ν
+        "doubts": ("sums",),  # decaying sums of N and N log(y/θ)⁴ over draws of seen clients; sum of all N
         "spread": (),  # running median of |log(y/θ)|
     }
 
@@ -184,6 +196,7 @@ class ForecastSelector(StreamSelector):
             "evidence": np.zeros(3),
             "dispersion": np.array(1.0),
             "noise": np.array(0.0),
+            "doubts": np.array(experts.FIRST_DOUBTS),
             "spread": np.array(1.0),
         }
 
@@ -212,7 +225,7 @@ class ForecastSelector(StreamSelector):
 
     def _check_state(self, state: Mapping[str, Array]) -> None:
         super()._check_state(state)
-        for key in ("means", "sums", "log_weights", "shifts", "evidence"):
+        for key in ("means", "sums", "log_weights", "shifts", "evidence", "doubts"):
             if state[key].shape[-1] != self._array(key).shape[-1]:
                 raise ValueError(f"state[{key!r}] has shape {state[key].shape}: must be as of this version")
         if len(state["sums"]) != X.size:
@@ -259,6 +272,7 @@ class ForecastSelector(StreamSelector):
         evidence, slope, step = experts.trend(
             self._array("evidence"), slope, ratio[known], counts[known], noise
         )
+        doubts = experts.doubted(self._array("doubts"), ratio, known, counts, self._num_registered)
         level = _bounded(level + step)
         y = experts.relative(r, unit, level)
         new_means, new_log_means = experts.averaged(visits, means, log_means, y)
@@ -290,6 +304,7 @@ class ForecastSelector(StreamSelector):
             "evidence": evidence,
             "dispersion": np.array(dispersion),
             "noise": np.array(noise),
+            "doubts": doubts,
             "spread": np.array(spread),
         }
 
@@ -304,8 +319,9 @@ class ForecastSelector(StreamSelector):
         mixture = self._mixed()
         slots = self._array("slots")[clients]
         seen = mixture.on_score * self._array("scores")[slots]
-        others = mixture.on_prior * mixture.prior.mass[self._laid_out().classes[clients]]
-        p: Floats = np.where(slots >= 0, seen, others) + mixture.on_each
+        prior = mixture.prior.mass[self._laid_out().classes[clients]]
+        p: Floats = np.where(slots >= 0, seen, mixture.on_prior * prior) + mixture.on_doubt * prior
+        p += mixture.on_each
         return p
 
     def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
@@ -339,24 +355,36 @@ class ForecastSelector(StreamSelector):
     def _at(self, targets: Floats, rng: np.random.Generator) -> Ints:
         """Return (n,) the clients at which the running sum of p passes the targets (n,) in [0, 1).
 
-        The sum consists of three parts: the scores of seen clients, the prior of unseen clients by class, and
-        the uniform part. In the first part a target determines the client. In the second part it determines
-        the class, and one of its unseen clients is drawn. In the third part a registered client is drawn.
+        The sum consists of four parts: the scores of seen clients, the prior of unseen clients by class, the
+        prior of all clients by class, and the uniform part. In the first part a target determines the client.
+        In the second and third part it determines the class, and one of its unseen or of all its registered
+        clients is drawn. In the last part a registered client is drawn.
         """
         mixture, tree = self._mixed(), self._sum_tree()
         slots, registered = self._array("slots"), self._registered
         unseen = mixture.unseen * mixture.prior.mass
-        ends = np.cumsum([mixture.on_score * tree.total, mixture.on_prior * unseen.sum(), ON_EVERYBODY])
+        everybody = mixture.everybody * mixture.prior.mass
+        ends = np.cumsum(
+            [
+                mixture.on_score * tree.total,
+                mixture.on_prior * unseen.sum(),
+                mixture.on_doubt * everybody.sum(),
+                mixture.on_each * self._num_registered,
+            ]
+        )
         targets = targets * ends[-1]
         part = np.searchsorted(ends[:-1], targets, side="right")
         clients = np.empty(targets.size, dtype=np.int64)
-        of_seen, of_unseen, of_all = part == 0, part == 1, part == 2
+        of_seen, of_unseen, of_doubt, of_all = (part == i for i in range(4))
         clients[of_seen] = self._array("seen")[tree.find(targets[of_seen] / mixture.on_score)]
         clients[of_unseen] = self._draw_in_classes(
             (targets[of_unseen] - ends[0]) / (ends[1] - ends[0]),
             unseen,
             lambda c: registered[c] & (slots[c] < 0),
             rng,
+        )
+        clients[of_doubt] = self._draw_in_classes(
+            (targets[of_doubt] - ends[1]) / (ends[2] - ends[1]), everybody, lambda c: registered[c], rng
         )
         pool = (
             self.num_clients if 2 * self._num_registered >= self.num_clients else np.flatnonzero(registered)
@@ -462,21 +490,31 @@ class ForecastSelector(StreamSelector):
         def compute() -> _Mixture:
             sums = self._array("sums")
             prior = experts.prior_of(sums)
-            unseen = self._cached("registered in classes", ("registered", "client_sizes"), count) - sums[:, 0]
+            everybody = self._cached("registered in classes", ("registered", "client_sizes"), count)
+            unseen = everybody - sums[:, 0]
             # For a seen client, its score times `of_seen` is the root of the expected y². For an unseen
             # client, π times `of_unseen` is √u times this root.
             of_seen, of_unseen = math.sqrt(1 + float(self._array("noise"))), prior.unlikeness**CURIOSITY
             total = of_seen * self._sum_tree().total + of_unseen * float(unseen @ prior.mass)
+            doubts = self._array("doubts")
+            visits, num_seen = float(doubts[2]), int(self._array("num_seen"))
+            doubt = experts.doubt(doubts, visits / max(num_seen, 1))
+            mass = float(everybody @ prior.mass)
+            # From 1/M to 1; 1 if the prior is the same for all clients. Then more uniform draws help nobody.
+            evenness = mass**2 / (self._num_registered * float(everybody @ prior.mass**2))
+            on_everybody = ON_EVERYBODY + ON_START * (1 - evenness) / (1 + (visits / FEW) ** 2)
             return _Mixture(
                 prior,
-                ON_SCORES * of_seen / total,
-                ON_SCORES * of_unseen / total,
-                ON_EVERYBODY / self._num_registered,
+                (1 - on_everybody - doubt) * of_seen / total,
+                (1 - on_everybody - doubt) * of_unseen / total,
+                doubt / mass,
+                on_everybody / self._num_registered,
                 total / self._num_registered,
                 unseen,
+                everybody,
             )
 
-        return self._cached("mixture", ("sums", "registered", "client_sizes", "noise"), compute)
+        return self._cached("mixture", ("sums", "registered", "client_sizes", "noise", "doubts"), compute)
 
 
 def _bounded(level: float) -> float:

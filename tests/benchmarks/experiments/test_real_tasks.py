@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.experiments import real_tasks
 from benchmarks.experiments.real_tasks import METHODS, SETTINGS, federation_of, run
+from simulation.availability import create
 from simulation.response_times import ResponseTimes
 from tests.support.made_data import made
 
@@ -56,6 +57,15 @@ def test_devices_differ_only_in_who_is_slow():
         assert np.array_equal(np.sort(seconds), np.sort(typical["any"]))
     assert np.argsort(typical["slow are large"]).tolist() == np.argsort(SIZES).tolist()
     assert np.argsort(typical["slow are small"]).tolist() == np.argsort(-SIZES).tolist()
+
+
+def test_by_day_and_night_only_the_clients_that_are_awake_train(mnist):
+    setting = small("real-mnist-diurnal", partition="dirichlet:1", num_rounds=24)
+    awake = create("diurnal", 15, seed=3)
+    for name in ("md", "forecast, balanced", "fedavg"):
+        track = real_tasks.train(setting, federation_of(setting, 3, mnist), METHODS[name], 3)
+        for number, cohort in enumerate(track.cohorts, 1):
+            assert set(cohort) <= set(awake.available(number))
 
 
 @pytest.mark.parametrize("name", ["real-cifar-.1", "real-shakespeare"])

@@ -8,6 +8,7 @@ import pytest
 from deploy.runs.trial_statistics import (
     ONE_SEED,
     area_ratio,
+    baseline_of,
     difference,
     faults,
     large_clients,
@@ -156,11 +157,19 @@ def test_a_missing_or_non_finite_number_is_a_dash(value):
     assert number(0.5, ".1f", " %", scale=100) == "50.0 %"
 
 
-def test_no_verdict_without_a_baseline_or_from_few_rounds_or_an_unfinished_trial(tmp_path):
+def test_the_baseline_is_uniform_or_md_or_else_the_first(tmp_path):
+    assert baseline_of(["forecast", "md", "uniform"]) == "uniform"
+    assert baseline_of(["forecast", "md"]) == "md"
+    assert baseline_of(["forecast", "osmd"]) == "forecast"
+    two = [write_history(tmp_path / name, FALLING, name) for name in ("forecast", "md")]
+    assert verdict(two)[0].startswith("forecast: ")
+    assert "the same clients as md in" in verdict(two)[0]
+
+
+def test_no_verdict_from_few_rounds_or_an_unfinished_trial(tmp_path):
     uniform = write_history(tmp_path / "a", FALLING)
     md = write_history(tmp_path / "b", FALLING, "md")
     unfinished = write_history(tmp_path / "c", FALLING, "md", end=False)
-    assert verdict([md, md]) == ["For a comparison, train uniform as well (--selector uniform)."]
     assert verdict([md]) == []
     assert verdict([uniform]) == []
     assert verdict([uniform, unfinished]) == []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.experiments.forecast.streams import make_stream, regret_on_stream
+from benchmarks.experiments.forecast.streams import Stream, make_stream, regret_on_stream
 from strategies.selectors import Selection, create
 from strategies.selectors.baselines.md import MultinomialSelector
 from strategies.selectors.baselines.uniform import UniformSelector
@@ -52,14 +52,28 @@ def dense(selector):
         u = math.sqrt((residual**2).mean()) / residual.mean()
     score = u**1.5 * pi
     score[seen] = state["scores"][rows] * math.sqrt(1 + state["noise"])
-    score = np.where(registered, score, 0)
-    return 0.95 * score / score.sum() + 0.05 * registered / registered.sum()
+    score, pi = np.where(registered, score, 0), np.where(registered, pi, 0)
+    uniform, doubt = shares(state, pi[registered])
+    on_score = 1 - uniform - doubt
+    return on_score * score / score.sum() + doubt * pi / pi.sum() + uniform * registered / registered.sum()
+
+
+def shares(state, pi):
+    """The shares of p that are uniform, and in proportion to the prior `pi` of the registered clients."""
+    draws, errors, visits = state["doubts"]
+    q = errors / draws / 2
+    doubt = 0.9 * q**2 / (1 + q**2) / (1 + visits / max(state["num_seen"], 1) / 16) ** 2
+    evenness = pi.sum() ** 2 / (pi.size * (pi**2).sum())
+    return 0.05 + 0.15 * (1 - evenness) / (1 + (visits / 5) ** 2), doubt
 
 
 def test_starts_at_the_sizes_with_a_floor():
     selector = make(4, client_sizes=np.exp([0.0, 1.0, -1.0, 0.0]))
     weights = np.exp([0.0, 1.0, -1.0, 0.0])
-    np.testing.assert_allclose(selector.probabilities, 0.95 * weights / weights.sum() + 0.05 / 4, rtol=1e-14)
+    # The doubt only adds to what is in proportion to the sizes.
+    uniform = 0.05 + 0.15 * (1 - weights.sum() ** 2 / (4 * (weights**2).sum()))
+    expected = (1 - uniform) * weights / weights.sum() + uniform / 4
+    np.testing.assert_allclose(selector.probabilities, expected, rtol=1e-14)
 
 
 def test_the_first_round_by_hand():
@@ -87,7 +101,10 @@ def test_the_first_round_by_hand():
         score[m] = w @ ((kappa + y) / (kappa + 1))
         score[m] += w @ np.exp((kappa * geometric + math.log(y)) / (kappa + 1))
     score[2:] = u2**0.75
-    expected = 0.95 * score / score.sum() + 0.05 / 4
+    # π is 1 for all. No seen client was drawn, so the doubt is that of the start: log(y/θ)⁴ of 2/3, half of
+    # it 1/3, and one visit a seen client.
+    doubt = 0.9 / 9 / (1 + 1 / 9) / (1 + 1 / 16) ** 2
+    expected = (0.95 - doubt) * score / score.sum() + (doubt + 0.05) / 4
     np.testing.assert_allclose(selector.probabilities, expected, rtol=1e-12)
 
 
@@ -291,6 +308,79 @@ def test_no_client_weighs_more_than_twenty_times_its_uniform_weight():
     for round in range(1, 301):
         play(selector, lambda clients: rng.lognormal(0, 6, clients.size), [round])
         assert selector.probabilities.min() >= 0.05 / 30 * (1 - 1e-12)
+
+
+def test_right_forecasts_leave_little_doubt():
+    """.9/(3 + n)² after n draws of seen clients, in all rounds below .26 after the first of these draws."""
+    selector, doubts, seen, n = make(20), [], set(), 0
+    for round in range(1, 101):
+        doubt = shares(selector.state_dict(), np.ones(20))[1]
+        assert doubt <= 0.9 / (3 + n) ** 2
+        if n:
+            doubts.append(doubt)
+        selection = selector.select(round)
+        selector.update(round, selection, feedback(1.0 + selection.clients))
+        n += int(selection.counts[[client in seen for client in selection.clients]].sum())
+        seen |= set(selection.clients.tolist())
+    assert n > 100
+    assert sum(doubts) < 0.26
+
+
+def test_a_jump_raises_p_of_all_that_are_forecast_low():
+    """A norm is 30 times its forecast; until then all forecasts were right."""
+    norms = np.geomspace(1, 100, 20)
+    selector = make(20, clients_per_round=4)
+    selector.update(1, drawn(range(20)), feedback(norms))
+    for round in range(2, 5):
+        selector.update(round, drawn([0, 5, 10, 15]), feedback(norms[[0, 5, 10, 15]]))
+    calm = selector.probabilities
+    selector.update(5, drawn([1, 6, 11, 16]), feedback(norms[[1, 6, 11, 16]] * [1, 1, 30, 1]))
+    assert 20 * calm[2] < 0.15
+    assert 20 * selector.probabilities[2] > 0.5
+    # Right forecasts let the doubt fade.
+    for round in range(6, 80):
+        selector.update(round, drawn([1, 6, 12, 17]), feedback(norms[[1, 6, 12, 17]]))
+    assert shares(selector.state_dict(), np.ones(20))[1] < 0.1
+
+
+def six_jumps(seed, num_clients, num_rounds):
+    """Static norms; six times, a random tenth of them is multiplied by 30 or divided by it."""
+    rng = np.random.default_rng(seed)
+    norms = np.tile(rng.lognormal(0, 1, num_clients), (num_rounds, 1))
+    for start in rng.choice(np.arange(1, num_rounds), 6, replace=False):
+        jumped = rng.choice(num_clients, num_clients // 10, replace=False)
+        norms[start:, jumped] *= 30.0 if rng.random() < 0.5 else 1 / 30
+    return Stream(np.ones(num_clients), norms)
+
+
+def alike(seed, num_clients, num_rounds):
+    noise = np.random.default_rng(seed).lognormal(0, 1.5, (num_rounds, num_clients))
+    return Stream(np.ones(num_clients), noise)
+
+
+@pytest.mark.parametrize(
+    ("stream", "num_clients", "num_rounds", "mean", "worst"),
+    [(six_jumps, 200, 60, 1.1, 1.5), (six_jumps, 100, 100, 1.1, 1.5), (alike, 100, 100, 1.03, 1.15)],
+)
+def test_is_hardly_worse_than_uniform_sampling(stream, num_clients, num_rounds, mean, worst):
+    """K = 10, six seeds that were not used for tuning; regret divided by that of uniform sampling."""
+    ratios = []
+    for seed in range(201, 207):
+        made = stream(seed, num_clients, num_rounds)
+        ratios.append(
+            regret_on_stream(
+                lambda sizes, seed=seed: ForecastSelector(sizes.size, clients_per_round=10, seed=seed),
+                made,
+                10,
+            )
+            / regret_on_stream(
+                lambda sizes, seed=seed: UniformSelector(sizes.size, clients_per_round=10, seed=seed),
+                made,
+                10,
+            )
+        )
+    assert np.mean(ratios) < mean
+    assert max(ratios) < worst
 
 
 def test_scores_are_recomputed_in_turn(monkeypatch):
