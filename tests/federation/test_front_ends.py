@@ -167,6 +167,7 @@ def test_devices_know_all_front_ends_leave_a_dead_one_within_five_seconds_and_re
         )
         return {home.rpartition("/")[2]: count for home, count in found}
 
+    wait_for(lambda: connected().get("two"), 60, connected)  # if all chose the other one, one is sent there
     two.kill()
     wait_for(lambda: connected().get("one") == DEVICES, 5, connected)
     run.wait_for_round(len(run.rounds()) + 1, SOON)
