@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import time
 
 import pytest
 
@@ -168,15 +167,12 @@ def test_devices_know_all_front_ends_leave_a_dead_one_within_five_seconds_and_re
         )
         return {home.rpartition("/")[2]: count for home, count in found}
 
+    wait_for(lambda: connected().get("two"), 60, connected)  # if all chose the other one, one is sent there
     two.kill()
-    began = time.monotonic()
     wait_for(lambda: connected().get("one") == DEVICES, 5, connected)
-    print(f"all devices are back after {time.monotonic() - began:.1f} s")
     run.wait_for_round(len(run.rounds()) + 1, SOON)
     started.append(FrontEnd(two.folder))
-    began = time.monotonic()
     wait_for(lambda: connected() == {"one": 2, "two": 1}, 60, connected)
-    print(f"spread again after {time.monotonic() - began:.1f} s")
     run.wait_for_round(len(run.rounds()) + 1, SOON)
     done = run.rounds()[1:]
     assert all(all(line["responded"]) and not line["skipped"] for line in done), done

@@ -35,6 +35,7 @@ class Duties:
         self.unconfirmed.forget(node)
         self.delivered.forget(node)
         self.held.abandon(node)
+        self.presence.moved_away(node)
 
 
 duties = Duties()

@@ -38,8 +38,8 @@ _MOST = 7000  # the most bytes of a notification; PostgreSQL allows 8000
 _TELL = f"SELECT pg_notify('{CHANNEL}', news) FROM unnest(%s::text[]) AS news"
 _SEEN = f"UPDATE cohort_front_end SET seen = {NOW} WHERE name = %s"
 _ADDRESS = (
-    f"INSERT INTO cohort_address VALUES (%s, %s, {NOW}) "
-    "ON CONFLICT (home) DO UPDATE SET address = excluded.address, seen = excluded.seen"
+    f"INSERT INTO cohort_address VALUES (%s, %s, %s, {NOW}) ON CONFLICT (home) DO UPDATE "
+    "SET address = excluded.address, devices = excluded.devices, seen = excluded.seen"
 )
 _APPEAR = f"INSERT INTO cohort_front_end VALUES (%s, %s, %s, {NOW}) ON CONFLICT DO NOTHING"
 _GONE = f"DELETE FROM cohort_front_end WHERE seen < {NOW} - {LEASE} RETURNING name, home"
@@ -217,8 +217,7 @@ class FrontEnd:
     def _catch_up(self, connection: Any) -> None:
         """Do what notifications would have caused that were lost."""
         self._state.store_use()
-        if self.address:
-            connection.execute(_ADDRESS, (self.home, self.address))
+        self._tell_address(connection)
         known = connection.execute(shared_registry.ADDRESSES).fetchall()
         self._duties.spread.known = [address for (address,) in known]
         if self.registry is not None:
@@ -237,8 +236,15 @@ class FrontEnd:
         if self.registry is not None and (name := self._state.name_of(node)):
             self.registry.forget(name, str(node))
 
+    def _tell_address(self, connection: Any) -> None:
+        """Tell the others this front end's address, and how many devices it has."""
+        if self.address:
+            devices = self._duties.presence.connected()
+            connection.execute(_ADDRESS, (self.home, self.address, devices))
+
     def _spread(self, connection: Any) -> None:
         """Send some idle nodes away if others have clearly fewer."""
+        self._tell_address(connection)
         loads = [spread.Load(*each) for each in connection.execute(shared_registry.LOADS).fetchall()]
         self._duties.spread.known = sorted({*self._duties.spread.known, *(each.address for each in loads)})
         count, better = spread.excess(loads, self.home)

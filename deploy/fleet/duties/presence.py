@@ -153,6 +153,17 @@ class Presence:
                 if each.moves and each.connected and not each.answered
             }
 
+    def connected(self) -> int:
+        """Return how many nodes are connected here that keep heartbeats under way."""
+        with self._lock:
+            return sum(each.connected and bool(each.peer) for each in self._latest.values())
+
+    def moved_away(self, node: int) -> None:
+        """Note that a node is connected to another front end."""
+        with self._lock:
+            if latest := self._latest.get(node):
+                latest.connected = False
+
     def answer(self, node: int) -> None:
         """Answer the heartbeat of a node that is held, if there is one."""
         if latest := self._latest.get(node):

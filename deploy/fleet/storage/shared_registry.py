@@ -26,17 +26,16 @@ TABLES = (
     # The token's hash; when the invitation expires, and when it was used (Unix time, s); the device's key.
     "CREATE TABLE IF NOT EXISTS cohort_invitation (token TEXT PRIMARY KEY, name TEXT, "
     "expires DOUBLE PRECISION, key TEXT, used DOUBLE PRECISION)",
-    "CREATE TABLE IF NOT EXISTS cohort_address (home TEXT PRIMARY KEY, address TEXT, seen DOUBLE PRECISION)",
+    "CREATE TABLE IF NOT EXISTS cohort_address (home TEXT PRIMARY KEY, address TEXT, devices INTEGER, "
+    "seen DOUBLE PRECISION)",
 )
 ADDRESSES = (
     f"SELECT address FROM cohort_address WHERE seen > {NOW} - {KEPT} GROUP BY address ORDER BY address"
 )
 # The front ends that are alive: the folder and machine of each, its address, and how many devices it has
 LOADS = (
-    "SELECT home, address, count(node.node_id) FROM cohort_front_end f JOIN cohort_address USING (home) "
-    "LEFT JOIN cohort_connection ON front_end = f.name LEFT JOIN node "
-    f"ON node.node_id = cohort_connection.node_id AND status = 'online' AND online_until > {NOW} "
-    f"WHERE f.seen > {NOW} - {postgres.LEASE} GROUP BY home, address ORDER BY home"
+    "SELECT home, address, devices FROM cohort_address WHERE home IN "
+    f"(SELECT home FROM cohort_front_end WHERE seen > {NOW} - {postgres.LEASE}) ORDER BY home"
 )
 _TELL = f"SELECT pg_notify('{postgres.CHANNEL}', '{INVITED}')"
 _MADE = "INSERT INTO cohort_invitation VALUES (?, ?, ?, NULL, NULL)"

@@ -46,7 +46,9 @@ class Called(Duties):
         )
         self.delivered = SimpleNamespace(forget=lambda node: None)
         self.past = SimpleNamespace(message_comes=lambda _, of: self.calls.append(("past", of.message_id)))
-        self.presence = SimpleNamespace(returns=note("returns", returns=True), answer=note("answer"))
+        self.presence = SimpleNamespace(
+            returns=note("returns", returns=True), answer=note("answer"), moved_away=lambda node: None
+        )
         self.unconfirmed = SimpleNamespace(of=note("unconfirmed"), forget=lambda node: None)
         self.note = note
 

@@ -91,7 +91,7 @@ def test_the_messages_of_a_round_under_way(read, state, tmp_path):
             reply_to_message_id=to,
             group_id="3",
             created_at=time.time(),
-            ttl=300,
+            ttl=100 if to else 300,  # a reply must not outlive its message
             message_type=kind,
         )
         return Message(metadata=metadata, content=RecordDict())

@@ -22,6 +22,7 @@ from deploy.fleet.admission.reply_admission import ReplyAdmission
 from deploy.fleet.duties import front_ends, presence, spread
 from deploy.fleet.duties.duties import Duties
 from deploy.fleet.errors import RequestRefused
+from deploy.fleet.storage.shared_registry import SharedRegistry
 from deploy.processes.groups import wait_until
 from tests.deploy.fleet.duties.test_held_requests import Call
 from tests.support.postgres import shared
@@ -190,6 +191,22 @@ def test_a_request_that_comes_before_the_first_heartbeat_elsewhere_does_not_hide
     assert [each.metadata.message_id for each in answer.messages_list] == [PART.object_id]
 
 
+def test_the_devices_of_each_front_end_are_counted(fronts, monkeypatch, tmp_path):
+    monkeypatch.setattr(spread, "LOOK", 0.1)
+    one, two = fronts
+    for each in fronts:
+        each.state.front_end.address = "fl.example.org:9092"  # a common name
+        each.start()
+    counted = SharedRegistry(tmp_path, one.state.rows, one.state.alone).devices
+    assert wait_until(lambda: counted() == {"a": 0, "b": 0}, 20)
+    nodes = [one.node(name) for name in ("x", "y", "z")]  # without heartbeats: they are not connected
+    calls = [one.connect(node) for node in nodes]
+    assert wait_until(lambda: counted() == {"a": 3, "b": 0}, 20)
+    two.connect(nodes[0])  # its old connection has not ended yet
+    calls[1].over()
+    assert wait_until(lambda: counted() == {"a": 1, "b": 1}, 20)
+
+
 def test_idle_nodes_are_sent_to_a_front_end_that_has_come_back(fronts, monkeypatch):
     monkeypatch.setattr(spread, "COMES", 0.1)
     one, two = fronts
@@ -202,7 +219,8 @@ def test_idle_nodes_are_sent_to_a_front_end_that_has_come_back(fronts, monkeypat
         return lambda answer: answers.update({node: one.duties.spread.better(node)})
 
     for node in nodes:
-        call = Connection(*() if node == nodes[0] else (wire.MOVES,))  # a device of before
+        moves = () if node == nodes[0] else (wire.MOVES,)  # it is a device of before
+        call = Connection(wire.LONG, *moves)
         one.state.note_heartbeat(node, presence.FOREVER)
         one.duties.presence.hold(None, node, call).run(lambda look: look(), answered(node), print)
     for node in nodes[:5]:  # the last one trains

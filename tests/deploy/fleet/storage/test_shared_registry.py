@@ -201,20 +201,6 @@ def test_an_invitation_holds_the_addresses_of_all_front_ends(fronts, tmp_path):
     assert server.addresses == ["one.example.org:9092"]  # it has been away for longer than a week
 
 
-def test_the_devices_of_each_front_end_are_counted(fronts):
-    one, two = fronts
-    for each in fronts:
-        each.state.front_end.address = "fl.example.org:9092"  # a common name
-        each.state.front_end.start(each.state, each.duties)
-    assert wait_until(lambda: one.operator.devices() == {"one": 0, "two": 0}, 20)
-    nodes = [one.state.create_node(NOOP_FLWR_AID, "", key, 0.0) for key in (b"a", b"b", b"c")]
-    for node in nodes:
-        two.state.activate(node, 30.0)
-    one.state.note_heartbeat(nodes[0], 30.0)
-    two.state.go_offline(nodes[1])
-    assert one.operator.devices() == two.operator.devices() == {"one": 1, "two": 1}
-
-
 def test_a_database_that_is_gone_is_named_in_one_line(tmp_path, postgres):
     url = postgres.database(empty=True)
     with pytest.raises(
