@@ -21,6 +21,7 @@ for the node's reply receives Flower's error reply.
 from __future__ import annotations
 
 import heapq
+import os
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -36,7 +37,9 @@ HOLD = 20.0  # s that a heartbeat without `wire.LONG` is held, as devices with F
 # s between two heartbeats, as the state knows it: while a heartbeat is held, only this module marks its node
 # as offline. So a jump of the clock takes no node offline.
 FOREVER = 1e9
-AWAY = 2.0  # s from the end of a node's connection until the node is marked as offline, unless it returns
+# s from the end of a node's connection until the node is marked as offline, unless it returns. The
+# environment sets more where all connections may end together, because a balancer is started again.
+AWAY = float(os.environ.get("COHORT_AWAY") or 2.0)
 ENDING = 2.0  # s that a restarted node may wait until the end of its old connection is noticed
 FIRST = 30.0  # s that a node may take to send its first heartbeat after its activation
 LATE = 3.0  # s between two looks whether a node is connected whose last heartbeat was answered
