@@ -1,4 +1,4 @@
-"""Which method is first to 90 % of the best accuracy, in each federation with slow clients."""
+"""Which method is first to a share of the best accuracy, among slow clients and on real tasks."""
 
 import math
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from benchmarks.experiments import EXPERIMENTS
+from benchmarks.experiments.real_tasks import LEVELS, SPEEDS
 from benchmarks.experiments.report import markdown
 from benchmarks.results.files import Recorded, Result
 from deploy.runs.seed_statistics import Interval, interval
@@ -14,13 +15,15 @@ SECONDS, BIAS = "s to 90 %", "bias, %"
 SHOWN = ("buffered-md", "buffered-forecast", "fedbuff", "oort")
 """The methods that are compared with the first one."""
 UNBIASED = ("buffered-md", "buffered-forecast")
+DEFAULT = "forecast, balanced"
+COSTS = ("rounds", "MB", *(f"s ({slow})" for slow in SPEEDS))
 
 
 class Lag(NamedTuple):
-    """How much later a method is than the first method."""
+    """How much later a method is than the first method, in the unit of a column, for example seconds."""
 
-    seconds: float  # mean over the seeds; NaN if a seed never reached 90 %
-    behind: Interval  # seconds behind the first method
+    cost: float  # mean over the seeds; NaN if a seed never reached the accuracy
+    behind: Interval  # behind the first method
 
     @property
     def within(self) -> bool:
@@ -28,15 +31,15 @@ class Lag(NamedTuple):
         return self.behind.mean == 0 or (math.isfinite(self.behind.half) and not self.behind.excludes_zero)
 
 
-def first_of(result: Recorded) -> str:
-    """Return the method with the least mean seconds, of those that reach 90 % with every seed."""
-    means = {method: fmean(result.values(method, SECONDS)) for method in result.rows}
+def first_of(result: Recorded, column: str = SECONDS) -> str:
+    """Return the method with the least mean in a column, of those that reach the accuracy with every seed."""
+    means = {method: fmean(result.values(method, column)) for method in result.rows}
     return min((method for method in means if math.isfinite(means[method])), key=means.__getitem__)
 
 
-def lag(result: Recorded, method: str) -> Lag:
+def lag(result: Recorded, method: str, column: str = SECONDS) -> Lag:
     """Return how much later a method is than the first method."""
-    ours, leader = result.values(method, SECONDS), result.values(first_of(result), SECONDS)
+    ours, leader = result.values(method, column), result.values(first_of(result, column), column)
     return Lag(fmean(ours), interval([a - b for a, b in zip(ours, leader, strict=True)]))
 
 
@@ -53,7 +56,7 @@ def first(results: Mapping[str, Result]) -> list[str]:
     lines[0] += ["bias of the first", *(f"of `{each}`" for each in UNBIASED)]
     for name, result in recorded.items():
         leader = first_of(result)
-        cells = [name, f"`{leader}`", f"{lag(result, leader).seconds:.0f}"]
+        cells = [name, f"`{leader}`", f"{lag(result, leader).cost:.0f}"]
         cells += [_shown(lag(result, method), method == leader) for method in SHOWN]
         lines.append([*cells, *(f"{fmean(result.values(each, BIAS)):.1f}" for each in (leader, *UNBIASED))])
     within = [name for name, result in recorded.items() if any(lag(result, each).within for each in UNBIASED)]
@@ -68,11 +71,39 @@ def first(results: Mapping[str, Result]) -> list[str]:
     ]
 
 
+def default_first(results: Mapping[str, Result]) -> list[str]:
+    """Return, as Markdown, where the default is first on real tasks; empty if nothing is recorded."""
+    recorded = {
+        name: found
+        for name in EXPERIMENTS
+        if name.startswith("real-") and isinstance(found := results.get(name), Recorded)
+    }
+    if not recorded:
+        return []
+    lines = [["setting", *COSTS]]
+    counts = dict.fromkeys(COSTS, 0)
+    for name, result in recorded.items():
+        line = [name]
+        for cost in COSTS:
+            columns = {level: f"{cost} to {level} %" for level in LEVELS}
+            behind = {
+                level: first_of(result, column)
+                for level, column in columns.items()
+                if not lag(result, DEFAULT, column).within
+            }
+            counts[cost] += len(LEVELS) - len(behind)
+            text = ", ".join(f"{level} %: `{leader}`" for level, leader in behind.items())
+            line.append(f"{len(LEVELS) - len(behind)} of {len(LEVELS)}" + (f" ({text})" if text else ""))
+        lines.append(line)
+    of = len(LEVELS) * len(recorded)
+    return markdown([*lines, ["all", *(f"{count} of {of}" for count in counts.values())]])
+
+
 def _shown(found: Lag, leads: bool) -> str:
     if leads:
-        return f"**{found.seconds:.0f}**"
-    if not math.isfinite(found.seconds):
+        return f"**{found.cost:.0f}**"
+    if not math.isfinite(found.cost):
         return "not with every seed"
     mean, half = found.behind
-    text = f"{found.seconds:.0f} ({mean:+.0f}, [{mean - half:+.0f}, {mean + half:+.0f}])"
+    text = f"{found.cost:.0f} ({mean:+.0f}, [{mean - half:+.0f}, {mean + half:+.0f}])"
     return f"**{text}**" if found.within else text

@@ -15,7 +15,7 @@ from benchmarks.experiments.report import markdown, rows
 from benchmarks.results.claims import Finding, judge, read_claims
 from benchmarks.results.figures import CLAIMS_FIGURE, FIGURES, ratios
 from benchmarks.results.files import Measured, Recorded, Result
-from benchmarks.results.first_to_accuracy import first
+from benchmarks.results.first_to_accuracy import default_first, first
 from benchmarks.results.goals import goals_table
 from benchmarks.results.recording import command_of
 from benchmarks.results.tables import output_table
@@ -148,6 +148,7 @@ BLOCKS: dict[str, Callable[[str, Mapping[str, Result], Sequence[Finding]], list[
     "verdicts": _verdicts,
     "goals": lambda _, results, findings: goals_table(results),
     "first": lambda _, results, findings: first(results),
+    "default": lambda _, results, findings: default_first(results),
 }
 """Kind of a block -> function of the block's name, the results and the findings, which returns lines."""
 

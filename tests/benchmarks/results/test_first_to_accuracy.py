@@ -5,7 +5,16 @@ import re
 import pytest
 
 from benchmarks.results.files import Recorded
-from benchmarks.results.first_to_accuracy import BIAS, SECONDS, first, first_of, lag
+from benchmarks.results.first_to_accuracy import (
+    BIAS,
+    COSTS,
+    DEFAULT,
+    SECONDS,
+    default_first,
+    first,
+    first_of,
+    lag,
+)
 from benchmarks.results.tables import output_table
 
 
@@ -31,7 +40,7 @@ def test_the_first_is_the_least_mean_of_those_that_always_arrive():
 
 def test_a_difference_is_paired_by_seed():
     found = lag(EXAMPLE, "buffered-forecast")
-    assert found.seconds == 220
+    assert found.cost == 220
     assert found.behind.mean == 20
     assert found.behind.half == pytest.approx(4.303 * 10 / 3**0.5)  # less than between unpaired means
     assert found.within  # 24.8 > 20
@@ -53,6 +62,22 @@ def test_the_section_has_a_row_for_each_setting_and_counts_them():
     )
     assert first({"time-lognormal": slow})[-1].endswith("in 0 of 1 settings. Neither is in time-lognormal.")
     assert first({}) == []
+
+
+def test_the_default_is_counted_by_cost_and_accuracy():
+    steady = {f"{cost} to {level} %": [9.0, 9.1, 9.2] for cost in COSTS for level in (80, 90, 95)}
+    rows = {
+        "md": steady,
+        DEFAULT: steady | {"MB to 80 %": [9.5, 9.6, 9.7], "rounds to 95 %": [None, 1.0, 1.0]},
+        "never": dict.fromkeys(steady, [None, 1.0, 1.0]),
+    }
+    result = Recorded("real-mnist", "", "", "", "", "", {}, [1, 2, 3], [1.0] * 3, rows)
+    lines = [re.sub(" +", " ", line) for line in default_first({"real-mnist": result})]
+    assert lines[2] == (
+        "| real-mnist | 2 of 3 (95 %: `md`) | 2 of 3 (80 %: `md`) | 3 of 3 | 3 of 3 | 3 of 3 |"
+    )
+    assert lines[-1] == "| all | 2 of 3 | 2 of 3 | 3 of 3 | 3 of 3 | 3 of 3 |"
+    assert default_first({}) == []
 
 
 def test_the_orders_over_real_processes_and_in_the_simulation_are_compared():
