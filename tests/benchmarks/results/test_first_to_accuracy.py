@@ -69,7 +69,7 @@ def test_the_default_is_counted_by_cost_and_accuracy():
     rows = {
         "md": steady,
         DEFAULT: steady | {"MB to 80 %": [9.5, 9.6, 9.7], "rounds to 95 %": [None, 1.0, 1.0]},
-        "never": dict.fromkeys(steady, [None, 1.0, 1.0]),
+        "never": {column: [None, 1.0, 1.0] for column in steady},
     }
     result = Recorded("real-mnist", "", "", "", "", "", {}, [1, 2, 3], [1.0] * 3, rows)
     lines = [re.sub(" +", " ", line) for line in default_first({"real-mnist": result})]
