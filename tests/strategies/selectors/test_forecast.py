@@ -367,18 +367,9 @@ def test_is_hardly_worse_than_uniform_sampling(stream, num_clients, num_rounds, 
     ratios = []
     for seed in range(201, 207):
         made = stream(seed, num_clients, num_rounds)
-        ratios.append(
-            regret_on_stream(
-                lambda sizes, seed=seed: ForecastSelector(sizes.size, clients_per_round=10, seed=seed),
-                made,
-                10,
-            )
-            / regret_on_stream(
-                lambda sizes, seed=seed: UniformSelector(sizes.size, clients_per_round=10, seed=seed),
-                made,
-                10,
-            )
-        )
+        ours = ForecastSelector(num_clients, clients_per_round=10, seed=seed, design="own")
+        uniform = UniformSelector(num_clients, clients_per_round=10, seed=seed)
+        ratios.append(regret_on_stream(ours, made, 10) / regret_on_stream(uniform, made, 10))
     assert np.mean(ratios) < mean
     assert max(ratios) < worst
 
