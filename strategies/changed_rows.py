@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 MANY_ROWS = 10_000
 """Arrays with fewer rows are written whole: a run of fewer clients has full checkpoints only."""
-_WIDEST_ROW = (
-    64  # bytes; the copies of wider rows, such as each client's control variate, could fill the memory
-)
+# Bytes. The copies of wider rows, such as each client's control variate, could fill the memory.
+_WIDEST_ROW = 64
 _KINDS = "biufcmM"  # of the types whose values are plain bytes: numbers and times
 
 

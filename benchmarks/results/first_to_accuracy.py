@@ -45,11 +45,7 @@ def lag(result: Recorded, method: str, column: str = SECONDS) -> Lag:
 
 def first(results: Mapping[str, Result]) -> list[str]:
     """Return the comparison as Markdown; empty if nothing is recorded."""
-    recorded = {
-        name: found
-        for name in EXPERIMENTS
-        if name.startswith("time-") and isinstance(found := results.get(name), Recorded)
-    }
+    recorded = _recorded(results, "time-")
     if not recorded:
         return []
     lines = [["setting", "first", "seconds of the first", *(f"`{each}`" for each in SHOWN)]]
@@ -73,11 +69,7 @@ def first(results: Mapping[str, Result]) -> list[str]:
 
 def default_first(results: Mapping[str, Result]) -> list[str]:
     """Return, as Markdown, where the default is first on real tasks; empty if nothing is recorded."""
-    recorded = {
-        name: found
-        for name in EXPERIMENTS
-        if name.startswith("real-") and isinstance(found := results.get(name), Recorded)
-    }
+    recorded = _recorded(results, "real-")
     if not recorded:
         return []
     lines = [["setting", *COSTS]]
@@ -97,6 +89,15 @@ def default_first(results: Mapping[str, Result]) -> list[str]:
         lines.append(line)
     of = len(LEVELS) * len(recorded)
     return markdown([*lines, ["all", *(f"{count} of {of}" for count in counts.values())]])
+
+
+def _recorded(results: Mapping[str, Result], prefix: str) -> dict[str, Recorded]:
+    """Return the recorded results of the experiments whose names begin with `prefix`, in their order."""
+    return {
+        name: found
+        for name in EXPERIMENTS
+        if name.startswith(prefix) and isinstance(found := results.get(name), Recorded)
+    }
 
 
 def _shown(found: Lag, leads: bool) -> str:

@@ -338,22 +338,27 @@ while True:
 """
 
 
+def said_until_killed(writer, folder, seconds):
+    """Run a program that writes checkpoints to a folder, kill it, and return the rounds that it has said."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", writer, str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+    first = process.stdout.readline()  # it has begun
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    rest, _ = process.communicate()
+    return [int(line) for line in (first + rest).split()]
+
+
 def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path):
     chance = random.Random(20)
     told = []
     saved = 0
     for _ in range(12):
-        process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        )
-        first = process.stdout.readline()  # it has begun
-        time.sleep(chance.uniform(0, 0.03))
-        process.send_signal(signal.SIGKILL)
-        rest, _ = process.communicate()
-        said = [int(line) for line in (first + rest).split()]
+        said = said_until_killed(WRITER, tmp_path, chance.uniform(0, 0.03))
         assert said[0] == saved + 1  # it went on where the one before was killed
         found = CheckpointFolder(tmp_path, report=told.append).newest({"seed": 1})
         assert found.round in (said[-1], said[-1] + 1)  # the last may be done, but not said yet

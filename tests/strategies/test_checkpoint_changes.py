@@ -2,13 +2,8 @@
 
 import errno
 import json
-import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 import zipfile
 from itertools import count
 
@@ -21,7 +16,7 @@ from strategies import changed_rows, checkpoint
 from strategies.changed_rows import CopiedRows, with_changes
 from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 
-from .test_checkpoint import ALONE, Broken, names, same
+from .test_checkpoint import ALONE, Broken, names, said_until_killed, same
 
 MANY = 100
 
@@ -437,17 +432,7 @@ while True:
 def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path):
     chance, told, saved, seen = random.Random(7), [], 0, set()
     for _ in range(10):
-        process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        )
-        first = process.stdout.readline()  # it has begun
-        time.sleep(chance.uniform(0, 0.05))
-        process.send_signal(signal.SIGKILL)
-        rest, _ = process.communicate()
-        said = [int(line) for line in (first + rest).split()]
+        said = said_until_killed(WRITER, tmp_path, chance.uniform(0, 0.05))
         assert said[0] == saved + 1  # it went on where the one before was killed
         seen.update(names(tmp_path))
         found = CheckpointFolder(tmp_path, report=told.append).newest({"seed": 1})

@@ -1,7 +1,7 @@
 """A SuperNode's connection to the Fleet API: signed requests over gRPC, repeated while they may succeed.
 
 A server may have several front ends (docs/scale.md). A SuperNode is connected to one of their addresses at a
-time (`Server`). When the connection is lost, it repeats its requests at the next one.
+time (`server_addresses.Server`). When the connection is lost, it repeats its requests at the next one.
 """
 
 import importlib
@@ -10,12 +10,12 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from logging import getLogger
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
@@ -24,6 +24,7 @@ from deploy.fleet.duties.held_requests import LONGEST_LONG
 from deploy.fleet.duties.joined_objects import join, split
 from deploy.fleet.duties.presence import HOLD, PATIENT
 from deploy.fleet.sockets import PING, keep_all_alive
+from deploy.fleet.supernode.server_addresses import HIDDEN, PASSING, Line, Server
 from deploy.flower.commands import CONNECTED_AGAIN, CONNECTION_FAILED, NO_GRPC
 from deploy.flower.patches.shared import FAILING, LOOK
 from deploy.json_text import parse_json
@@ -43,15 +44,6 @@ OPTIONS = {
     "grpc.service_config": '{"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]}',
     "grpc.use_local_subchannel_pool": 1,  # otherwise a new channel would use the connection of an old one
 }
-# Texts in the details of temporary errors: the SuperLink's database is locked, its disk is full, or too many
-# requests are under way.
-PASSING = ("OperationalError", "Concurrent RPC limit exceeded")
-# The text that the SuperLink sends in place of the details of any unexpected error (`deploy.fleet.errors`).
-HIDDEN = "Internal server error."
-# Texts in the details if the SuperLink has answered with an error that may pass. The SuperNode stays at this
-# address for `ENDURED` such errors.
-ANSWERED = (*PASSING, HIDDEN, "cannot answer now", "sends too many requests", "are under way")
-ENDURED = 5
 MOVING = 5.0  # s within which a SuperNode moves to another front end that has fewer devices, at random
 # Texts in the details if the server does not speak HTTP/2, or not TLS, or HTTP/2 without gRPC.
 FOREIGN = ("missing selected ALPN", "Failed parsing HTTP/2", "WRONG_VERSION_NUMBER", "http2 header")
@@ -73,94 +65,6 @@ class NoGrpcError(Exception):
 
 class RunNotRunningError(Exception):
     """The run of a request is not running."""
-
-
-class _Line(NamedTuple):
-    """A channel to one address of a server."""
-
-    address: str
-    channel: grpc.Channel
-    methods: dict[str, Callable[..., Any]]
-
-
-class Server:
-    """The addresses of a server's front ends, tried in random order, and a channel to one of them at a time.
-
-    `addresses`: those that are always tried. `make`: returns a new channel to an address. `file`: where to
-    keep the addresses that the server tells; None: nowhere.
-    """
-
-    def __init__(
-        self, addresses: Sequence[str], make: Callable[[str], grpc.Channel], file: Path | None = None
-    ) -> None:
-        self._given, self._make, self._file = list(addresses), make, file
-        self._told: list[str] = []
-        self._lock = threading.Lock()
-        self._others = random.sample(self._given, len(self._given))  # the next one first
-        self._errors = 0  # answers with errors since the last good one
-        self._unfit: set[str] = set()  # the addresses at which no server of this device was
-        self.idle = threading.Event()  # set while the SuperNode works on no message
-        self.line = self.open(self._others.pop(0))
-
-    def open(self, address: str) -> _Line:
-        """Return a channel to an address, which is not used yet."""
-        channel = self._make(address)
-        return _Line(address, channel, wire.calls(channel))
-
-    def failed(self, line: _Line, details: str) -> None:
-        """Note that a request has failed, and connect to the next address if the connection is lost."""
-        with self._lock:
-            if self.line is not line:  # another thread has done so
-                return
-            self._errors += 1
-            answered = any(text in details for text in ANSWERED)
-            if self._others and (not answered or self._errors >= ENDURED):
-                self._use(self.open(self._others[0]))
-
-    def answered(self, line: _Line) -> None:
-        """Note that a request has succeeded."""
-        if self._errors or self._unfit:
-            with self._lock:
-                self._errors = 0
-                self._unfit.discard(line.address)
-
-    def is_unfit(self, line: _Line) -> bool:
-        """Note that no server of this device is at an address. Return whether that holds for all."""
-        with self._lock:
-            self._unfit.add(line.address)
-            return self._unfit.issuperset([self.line.address, *self._others])
-
-    def move(self, line: _Line) -> None:
-        """Use another channel from now on, to which the server asked this device to move."""
-        with self._lock:
-            self._use(line)
-
-    def _use(self, line: _Line) -> None:
-        before, self.line, self._errors = self.line, line, 0
-        self._others = [each for each in self._others if each != line.address]
-        if before.address != line.address:
-            self._others.append(before.address)
-        before.channel.close()  # the requests that are under way are repeated
-        getLogger("flwr").info("The SuperLink's address is %s from now on", line.address)
-
-    def learn(self, addresses: Sequence[str]) -> None:
-        """Know these addresses from now on, besides those that were given."""
-        with self._lock:
-            if not addresses or list(addresses) == self._told:
-                return
-            self._told = list(addresses)
-            known = {*self._given, *self._told, self.line.address}
-            self._others = [each for each in self._others if each in known]
-            new = known.difference(self._others, [self.line.address])
-            # Those that have failed stay behind those that were not tried
-            self._others[:0] = random.sample(sorted(new), len(new))
-        if self._file is not None:
-            try:
-                kept = self._file.with_suffix(".new")
-                kept.write_text(",".join(addresses))
-                kept.replace(self._file)
-            except OSError as error:
-                getLogger("flwr").warning("The server's addresses cannot be kept: %s", error)
 
 
 class Requests:
@@ -192,7 +96,7 @@ class Requests:
         request: Any,
         timeout: float | None = None,
         more: Sequence[tuple[str, str]] = (),
-        line: _Line | None = None,
+        line: Line | None = None,
     ) -> Any:
         """Send a request once. ``timeout`` is in seconds, ``more`` holds further headers.
 
@@ -261,7 +165,7 @@ class Requests:
         """Send a request with these fields, and repeat it while it may succeed."""
         return self.send(name, wire.METHODS[name].request(**fields))
 
-    def _is_final(self, error: grpc.RpcError, line: _Line, failing: float) -> bool:
+    def _is_final(self, error: grpc.RpcError, line: Line, failing: float) -> bool:
         """Return whether a request that failed, over ``line``, must not be repeated.
 
         ``failing`` is for how many seconds the SuperLink has answered with unexpected errors.
@@ -347,7 +251,7 @@ class Heartbeats:
                 self._over.wait(HOLD)
             connected = True
 
-    def _beat(self, line: _Line, *, held: bool) -> None:
+    def _beat(self, line: Line, *, held: bool) -> None:
         try:
             if held:
                 keep_all_alive()

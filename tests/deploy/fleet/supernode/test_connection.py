@@ -17,6 +17,7 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs
 from deploy.fleet import wire
 from deploy.fleet.supernode import connection
 from deploy.fleet.supernode.connection import RunNotRunningError
+from deploy.fleet.supernode.server_addresses import ENDURED
 from deploy.flower.commands import NO_GRPC, WRONG_CLOCK
 from deploy.tls import certificates
 
@@ -191,12 +192,12 @@ def test_the_order_of_the_addresses_is_random():
 
 
 def test_a_server_that_answers_with_errors_is_left_only_after_several(clock):
-    patient = Channel(iter([BUSY] * (connection.ENDURED - 1) + ["answer"] + [BUSY] * 9), clock, 0.0)
+    patient = Channel(iter([BUSY] * (ENDURED - 1) + ["answer"] + [BUSY] * 9), clock, 0.0)
     other = Channel(iter(["other"]), clock, 0.0)
     sender = connection.Requests(at(patient, other), generate_key_pairs())
     assert pull(sender) == "answer"
     assert pull(sender) == "other"
-    assert len(patient.headers) == 2 * connection.ENDURED
+    assert len(patient.headers) == 2 * ENDURED
 
 
 def test_an_address_of_another_server_is_passed_over_until_none_is_left(clock):
