@@ -109,7 +109,7 @@ _NAMES = {
     "overrides.settings": "client-settings",
     "overrides.sizes": "client-sizes",
     "overrides.removed": "removed-clients",
-    **{f"overrides.{name}": "priorities" for name in PRIORITIES},
+    **{f"overrides.{name}": f"priorities.{name}" for name in PRIORITIES},
     "checkpoints.folder": "output-dir",
     "mode = Buffered(...)": "mode = 'buffered'",
     "mode=None": "mode = 'rounds'",

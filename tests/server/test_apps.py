@@ -172,6 +172,31 @@ def test_errors_of_the_strategy_name_the_settings_of_the_run(message, in_names_o
     assert raised.value.args == (in_names_of_the_run, 3)
 
 
+def test_the_file_of_priorities_becomes_overrides(tmp_path):
+    file = tmp_path / "priorities.json"
+    file.write_text('{"shares": "equal", "every": {"client-00": 2}}')
+    overrides = RunSettings.from_run_config({**DEFAULTS, "priorities": str(file)}).strategy_options[
+        "overrides"
+    ]
+    assert (overrides.shares, overrides.every, overrides.group_shares) == ("equal", {"client-00": 2}, {})
+
+
+@pytest.mark.parametrize(
+    ("content", "refused"),
+    [
+        ('{"evry": {}}', "^priorities = .*: has 'evry': must have only shares, group_shares, every$"),
+        ("[]", "^priorities = .*: must hold a JSON object$"),
+        ('{"shares": "equals"}', "^priorities.shares = 'equals': must be"),
+        ('{"every": {"client-00": 0}}', r"^priorities.every\['client-00'\] = 0: must be >= 1$"),
+    ],
+)
+def test_wrong_priorities_are_refused_by_name(tmp_path, content, refused):
+    file = tmp_path / "priorities.json"
+    file.write_text(content)
+    with pytest.raises((TypeError, ValueError), match=refused), errors_in_names_of_the_run():
+        _ = RunSettings.from_run_config({**DEFAULTS, "priorities": str(file)}).strategy_options
+
+
 def test_real_clients_have_no_simulated_availability(tmp_path):
     with pytest.raises(ValueError, match=r"^availability = 'poisson': must be '': clients report when"):
         federation(tmp_path, availability="poisson")
