@@ -77,7 +77,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_every_line_of_the_security_tables_has_a_test():
-    _, tables = (ROOT / "docs" / "security.md").read_text().split("## How to read the tables")
+    tables, _ = (ROOT / "docs" / "reference" / "security.md").read_text().split("## Not promised")
     rows = [line for line in tables.splitlines() if line.startswith("| ")]
     rows = [row for row in rows if not row.endswith("| test |")]
     assert len(rows) > 30
@@ -140,6 +140,9 @@ def test_a_command_is_accepted(command, tmp_path, monkeypatch):
     assert len(started) == 1
 
 
+BY_HAND = ("containers.md", "forecast.md", "security.md", "simulation.md", "tasks.md")  # no code can write them
+
+
 def test_the_reference_pages_are_what_the_code_says():
     """`make reference` writes them. Not in this process: examples have registered selectors here."""
     script = (
@@ -150,7 +153,7 @@ def test_the_reference_pages_are_what_the_code_says():
     )
     pages = json.loads(done.stdout)
     folder = ROOT / "docs" / "reference"
-    assert {page.name for page in folder.iterdir()} == set(pages)
+    assert {page.name for page in folder.iterdir()} == {*pages, *BY_HAND}
     for name, text in pages.items():
         assert (folder / name).read_text("utf-8") == text, name
 
