@@ -5,12 +5,12 @@
 
 import contextlib
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from flwr.app import Context, Message, MessageType
-from flwr.clientapp.typing import ClientAppCallable
 
 TRAINING_FILE = "training-file"
 """Key of the file's path in the node's config. A client without it, such as a simulated one, has no note."""
@@ -33,11 +33,13 @@ def read_note(path: Path) -> Note:
     try:
         noted = json.loads(path.read_text())
         return Note(int(noted["trained"]), str(noted["last"]), str(noted["problem"]))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return Note()
 
 
-def training_note_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+def training_note_mod(
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> Message:
     """Answer a message, and note a training that ended, or an error. A mod of the ClientApp."""
     file = context.node_config.get(TRAINING_FILE)
     if file is None:

@@ -55,7 +55,9 @@ def test_the_device_notes_its_trainings_and_its_last_error(tmp_path):
     assert read_note(file).trained == 1
 
 
-@pytest.mark.parametrize("text", ["[", "3", '{"trained": 1}', '{"trained": "x", "last": 1, "problem": ""}'])
+@pytest.mark.parametrize(
+    "text", ["[", "3", '{"trained": 1}', '{"trained": "x", "last": 1, "problem": ""}', '{"trained": 1e999}']
+)
 def test_a_damaged_note_is_as_none(tmp_path, text):
     file = tmp_path / "trained.json"
     file.write_text(text)
