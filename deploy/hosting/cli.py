@@ -463,7 +463,7 @@ def run(
             config = resumed(earlier, {**removed, **given})
             check_trackers(str(config.get("track", "")))
         this.check_is_up()
-        _say(f"the app's bundle is {this.bundle()}; devices that trust only another bundle refuse this one")
+        _say(f"app bundle {this.bundle()}: a device that agreed to another one refuses it")
         with new_run_folder(runs) if resume is None else contextlib.nullcontext(earlier) as out:
             trial = Trial(out.name, {**config, "output-dir": str(out)}, RunHistory(out / FILE_NAME))
             superlink = FollowedSuperLink(this, out)
