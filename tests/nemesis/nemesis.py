@@ -2,21 +2,20 @@
 
 import itertools
 import json
-import signal
 import threading
 import time
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from safetensors.numpy import load_file
 
-from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import Trial
 from server.history import FILE_NAME, RunHistory
 
 from .checker import Verdict, check
-from .faults import SERVERAPP, episode
-from .federations import ENGINES
+from .faults import episode
+from .front_ends import ENGINES
 from .play import play
 from .watch import Watch
 
@@ -43,7 +42,8 @@ class Report:
     episodes: list[dict[str, Any]] = field(default_factory=list)
     """Each with "live" and "whole": seconds from the last healing until a round was completed, and until one
     was completed for which all clients were available (None: not before the next episode). "slowness" is that
-    of the machine until the first of these rounds, see `Slowness`."""
+    of the machine until the first of these rounds, see `Slowness`. "gap": the longest time, in seconds, without
+    a completed round, from the first fault to the round after the healing."""
     verdict: Verdict | None = None
     resumes: int = 0
     minutes: float = 0.0
@@ -56,16 +56,16 @@ class Nemesis:
     ----------
     folder : Path
         Must not exist; keeps the history, the schedule, the outcome and all logs.
-    bound : float
+    bound : float, optional
         Seconds after the last healing of an episode within which a round must be completed, on a machine of
-        its own; times the measured `Slowness`.
+        its own; times the measured `Slowness`. By default, that of the federation.
     say : Callable[[str], None]
         Receives a line for the operator.
     """
 
     def __init__(self, folder, *, seed, minutes, engine, bound, clients, per_round, deadline, say):
         folder.mkdir(parents=True)
-        self.report = Report(seed, engine, str(folder), bound)
+        self.report = Report(seed, engine, str(folder), bound or ENGINES[engine].bound)
         self._folder, self._minutes, self._say = folder, minutes, say
         self._clients, self._per_round = clients, per_round
         self._federation = ENGINES[engine](folder, clients)
@@ -108,7 +108,7 @@ class Nemesis:
         """Follow the run as `cohort up` does; if it ends too early, resume it as its operator would."""
         for attempt in itertools.count(2):
             try:
-                train(engine, [self._trial], Watcher(self._say), at_once=False)
+                self._federation.train(engine, self._trial, self._say)
             except Exception as error:
                 self._problems.append(f"the engine ended: {error!r}")
                 return
@@ -124,12 +124,13 @@ class Nemesis:
     def _attack(self, watch, end):
         number = 0
         while time.monotonic() < end:
-            now = episode(self.report.seed, number, self._clients, self._federation.faults)
+            federation = self._federation
+            now = episode(self.report.seed, number, self._clients, federation.faults, federation.fronts)
             with (self._folder / "schedule.jsonl").open("a") as file:
                 file.write(json.dumps(now.line()) + "\n")
             self._say(describe(now))
             time.sleep(now.quiet)
-            before = len(watch.rounds)
+            before, began = len(watch.rounds), time.time()
             faults = play(now, self._federation)
             healed = time.time()
             self._slowness = Slowness()
@@ -143,6 +144,7 @@ class Nemesis:
                 "whole": whole,
                 "slowness": slowness,
                 "rounds": len(watch.rounds) - before,
+                "gap": longest_gap([line["at"] for line in watch.rounds_since(0)], began, healed),
             }
             self.report.episodes.append(outcome)
             with (self._folder / "episodes.jsonl").open("a") as file:
@@ -170,12 +172,9 @@ class Nemesis:
         return round(first[0]["at"] - since, 2) if first else None
 
     def _finish(self, trainer):
-        """End the run by a last kill of the ServerApp: resumed, it has few rounds to go."""
+        """Let the run end after a few more rounds."""
         reached = max(line["round"] for line in self._rounds())
-        self._trial.run_config["num-rounds"] = reached + LAST_ROUNDS
-        target = self._federation.target(SERVERAPP)
-        if target is not None:
-            target.signal(signal.SIGKILL)
+        self._federation.shorten(self._trial, reached + LAST_ROUNDS)
         trainer.join(END_LIMIT)
         if trainer.is_alive():
             self.report.violations.append(f"the run did not end within {END_LIMIT:g} s")
@@ -232,15 +231,28 @@ class Slowness:
         self._processor += time.thread_time() - processor
 
 
+def longest_gap(completed, began, healed):
+    """Return the longest time between two rounds, of those that ended between two times or next to them.
+
+    Parameters
+    ----------
+    completed : list of float
+        When each round was completed, in this order; s.
+    """
+    gaps = [after - before for before, after in pairwise(completed) if after > began and before < healed]
+    return round(max(gaps, default=0.0), 2)
+
+
 def describe(now):
     """Return an episode as one line."""
     faults = []
     for fault in now.faults:
         who = "" if fault.client is None else f" {fault.client}"
+        at = "" if fault.front is None else f" at front end {fault.front}"
         how = f" {fault.trouble}" if fault.trouble else ""
         long = f" for {fault.seconds:g} s" if fault.seconds else ""
         after = " then reset" if fault.reset else ""
-        faults.append(f"{fault.fault} {fault.part}{who}{how}{long}{after}")
+        faults.append(f"{fault.fault} {fault.part}{who}{at}{how}{long}{after}")
     return f"episode {now.number}: {'; '.join(faults)}"
 
 

@@ -160,12 +160,21 @@ class Proxy:
 
 
 class HttpProxy(Proxy):
-    """An HTTP proxy with a password, whose tunnels all lead to one port, whatever host they ask for."""
+    """An HTTP proxy with a password, whose tunnels lead to other proxies, by the host that they ask for.
+
+    Parameters
+    ----------
+    target : int
+        The port to which the tunnels to all other hosts lead.
+    tunnels : mapping of str to Proxy
+        By host.
+    """
 
     LOGIN = "ward:p%40ss"  # as in an address; the password is p@ss
 
-    def __init__(self, target):
+    def __init__(self, target, tunnels=()):
         super().__init__(target)
+        self.tunnels = dict(tunnels)
         self.asked = []  # the first lines of the requests with the right password
         self.url = f"http://{self.LOGIN}@127.0.0.1:{self.port}"
 
@@ -182,7 +191,8 @@ class HttpProxy(Proxy):
             return
         self.asked.append(first)
         client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        super()._connect(client)
+        host = first.split()[1].rpartition(":")[0]
+        Proxy._connect(self.tunnels.get(host, self), client)
 
 
 def _reset(connection):
