@@ -47,6 +47,7 @@ class FrontEndsFederation(Federation):
         self._environment = {"PYTHONPATH": str(whole_app(self.app))}
         self._folders = [folder / host.partition(".")[0] for host in HOSTS]
         self._machines = []
+        self._paths = []  # of each client, the proxy before each front end
         self._off = set()  # the machines without power
         self._over = threading.Event()
         self._failing = threading.Lock()  # PostgreSQL
@@ -99,7 +100,7 @@ class FrontEndsFederation(Federation):
         """Let a device join, by an invitation of one of the front ends, through its proxies."""
         paths = {host: Proxy(machine.port) for host, machine in zip(HOSTS, self._machines, strict=True)}
         entry = HttpProxy(0, paths)
-        self.proxies.append(list(paths.values()))
+        self._paths.append(list(paths.values()))
         held.callback(lambda: [each.close() for each in (entry, *paths.values())])
         name = f"client-{client:02d}"
         invitation = self.folder / f"{name}.invitation"
@@ -183,7 +184,7 @@ class FrontEndsFederation(Federation):
         elif fault.client is not None:
             clients = [fault.client]
         fronts = range(self.fronts) if fault.front is None else [fault.front]
-        return [self.proxies[client][front] for client in clients for front in fronts]
+        return [self._paths[client][front] for client in clients for front in fronts]
 
     def lock(self):
         """Lock the tables against all others, as an operator's shell may; return what heals."""

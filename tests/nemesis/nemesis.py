@@ -42,8 +42,8 @@ class Report:
     episodes: list[dict[str, Any]] = field(default_factory=list)
     """Each with "live" and "whole": seconds from the last healing until a round was completed, and until one
     was completed for which all clients were available (None: not before the next episode). "slowness" is that
-    of the machine until the first of these rounds, see `Slowness`. "gap": the longest time, in seconds, without
-    a completed round, from the first fault to the round after the healing."""
+    of the machine until the first of these rounds, see `Slowness`; "gap" the longest time without a completed
+    round, from the first fault to the round after the healing, s."""
     verdict: Verdict | None = None
     resumes: int = 0
     minutes: float = 0.0
