@@ -19,7 +19,6 @@ psycopg = pytest.importorskip("psycopg")  # an extra
 
 SETTINGS = {  # nothing that a test writes must survive the machine
     "listen_addresses": "",
-    "port": "5432",  # it also names the socket
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
@@ -39,12 +38,9 @@ class Postgres:
     """A server for databases that one test each uses.
 
     PostgreSQL refuses root: there it runs as `nobody`, who could not enter a folder of pytest.
-
-    `settings`: those of PostgreSQL that differ from `SETTINGS`.
     """
 
-    def __init__(self, **settings):
-        self._settings = SETTINGS | settings
+    def __init__(self):
         self._programs = programs()
         if self._programs is None:
             pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
@@ -68,7 +64,7 @@ class Postgres:
         subprocess.run(command, check=True, capture_output=True, cwd=self.folder, **self._user)
 
     def start(self):
-        options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        options = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
         command = [self._programs / "postgres", "-D", self._data, "-k", self.folder, *options]
         log = self.folder / "log"
         with log.open("ab") as output:
@@ -94,7 +90,7 @@ class Postgres:
         return True
 
     def url(self, name, user="cohort"):
-        return f"postgresql://{user}@/{name}?host={self.folder}&port={self._settings['port']}"
+        return f"postgresql://{user}@/{name}?host={self.folder}"
 
     def execute(self, statement, url=None):
         with psycopg.connect(url or self.url("postgres"), autocommit=True) as connection:
