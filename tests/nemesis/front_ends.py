@@ -10,10 +10,11 @@ import signal
 import subprocess
 import threading
 import time
+from urllib.parse import urlsplit
 
+from benchmarks.devices.postgres import Postgres
 from deploy.hosting.server import Server
 from deploy.processes.groups import wait_until
-from deploy.processes.ports import free_ports
 
 from ..support.devices import COHORT, Running
 from ..support.front_ends import FrontEnd, folders_of_one_server, whole_app
@@ -28,6 +29,8 @@ NAMES = {SUPERLINK: "flower-superlink", EXECUTOR: "flower-superexec"}
 ONLINE = 240.0  # s that all devices may take to come online
 LOOK = 0.2  # s
 AGAIN = 1.0  # s until a front end or a command that has failed is started again
+# A kill loses nothing that was acknowledged; a power cut of this machine may.
+SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
 TABLES = "message_ins, message_res, node, task, objects"  # those that `lock` takes
 
 
@@ -51,24 +54,16 @@ class FrontEndsFederation(Federation):
         self._off = set()  # the machines without power
         self._over = threading.Event()
         self._failing = threading.Lock()  # PostgreSQL
-        self._command = None  # the present `cohort server run`
+        self._command, self._commands = None, -1  # the present `cohort server run`, and how many were before
 
     def _start(self, held):
-        from ..support.postgres import Postgres  # psycopg is an extra
-
-        # A commit that was acknowledged must survive a kill.
-        port = str(free_ports(1)[0])
-        self.postgres = Postgres(
-            listen_addresses="127.0.0.1", port=port, synchronous_commit="on", max_connections="200"
-        )
-        held.callback(self.postgres.end)
+        self.postgres = held.enter_context(Postgres(SETTINGS, tcp=True))
         self.postgres.execute("CREATE DATABASE nemesis")
-        self.database_url = self.postgres.url("nemesis")
-        self._links = [Proxy(int(port)) for _ in HOSTS]
+        self._links = [Proxy(urlsplit(self.postgres.tcp_url("nemesis")).port) for _ in HOSTS]
         held.callback(lambda: [link.close() for link in self._links])
         folders_of_one_server(*self._folders, hosts=HOSTS[:1])
         for folder, host, link in zip(self._folders, HOSTS, self._links, strict=True):
-            database = f"postgresql://cohort@127.0.0.1:{link.port}/nemesis"
+            database = self.postgres.tcp_url("nemesis").replace(f":{link.target}/", f":{link.port}/")
             self._machines.append(FrontEnd(folder, database, self._runs, host, self._environment))
         held.callback(self._end_machines)
         for machine, host in zip(self._machines, HOSTS, strict=True):
@@ -77,11 +72,7 @@ class FrontEndsFederation(Federation):
         init.start()
         held.callback(init.join)
         held.callback(self._over.set)
-        devices = []
-        for client in range(self.num_clients):
-            devices.append(self._join(client, held))
-        for device in devices:
-            device.wait_for("online as ", ONLINE)
+        self._join_all(held)
         return self
 
     def _keep_up(self):
@@ -95,6 +86,12 @@ class FrontEndsFederation(Federation):
         for machine in self._machines:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 machine.end()
+
+    def _join_all(self, held):
+        """Let all devices join, and wait until they are online."""
+        devices = [self._join(client, held) for client in range(self.num_clients)]
+        for device in devices:
+            device.wait_for("online as ", ONLINE)
 
     def _join(self, client, held):
         """Let a device join, by an invitation of one of the front ends, through its proxies."""
@@ -119,7 +116,7 @@ class FrontEndsFederation(Federation):
 
     @property
     def database(self):
-        return self.database_url
+        return self.postgres.url("nemesis")
 
     # --- the run -----------------------------------------------------------------------------------------
 
@@ -141,7 +138,8 @@ class FrontEndsFederation(Federation):
         else:
             settings = {name: value for name, value in trial.run_config.items() if name != "output-dir"}
             what = tuple(part for name, value in settings.items() for part in ("--set", f"{name}={value}"))
-        front = next(number for number in range(self.fronts) if number not in self._off)
+        self._commands += 1
+        front = self._commands % self.fronts  # the other one, if this one does not answer now
         log = self.folder / "run.log"
         self._command = Running(
             log, "server", "run", "--dir", str(self._folders[front]), *what, environment=self._environment
@@ -160,7 +158,7 @@ class FrontEndsFederation(Federation):
     def _is_followed(self):
         """Tell whether the run has a follower, or must get one: the database says so, or is away."""
         try:
-            return bool(self.postgres.execute("SELECT 1 FROM cohort_follower", self.database_url))
+            return bool(self.postgres.execute("SELECT 1 FROM cohort_follower", self.database))
         except Exception:
             return True
 
@@ -188,9 +186,9 @@ class FrontEndsFederation(Federation):
 
     def lock(self):
         """Lock the tables against all others, as an operator's shell may; return what heals."""
-        import psycopg
+        import psycopg  # an extra
 
-        connection = psycopg.connect(self.database_url)
+        connection = psycopg.connect(self.database)
         connection.execute(f"SET lock_timeout = {federations.LOCK_WAIT * 1000:.0f}")
         connection.execute(f"LOCK TABLE {TABLES} IN ACCESS EXCLUSIVE MODE")
 

@@ -61,9 +61,11 @@ class Nemesis:
         its own; times the measured `Slowness`. By default, that of the federation.
     say : Callable[[str], None]
         Receives a line for the operator.
+    plan : sequence of Episode, optional
+        The schedule. By default, that of the seed, until the time is over.
     """
 
-    def __init__(self, folder, *, seed, minutes, engine, bound, clients, per_round, deadline, say):
+    def __init__(self, folder, *, seed, minutes, engine, bound, clients, per_round, deadline, say, plan=None):
         folder.mkdir(parents=True)
         self.report = Report(seed, engine, str(folder), bound or ENGINES[engine].bound)
         self._folder, self._minutes, self._say = folder, minutes, say
@@ -81,6 +83,7 @@ class Nemesis:
             "output-dir": str(self._federation.run),
         }
         self._trial = Trial("run", config, RunHistory(self._federation.run / FILE_NAME))
+        self._plan = plan
         self._problems = []
         self._slowness = Slowness()
 
@@ -122,10 +125,9 @@ class Nemesis:
             self._trial = replace(self._trial, name=f"run-by-hand-{attempt}")  # a cluster knows the other
 
     def _attack(self, watch, end):
-        number = 0
-        while time.monotonic() < end:
-            federation = self._federation
-            now = episode(self.report.seed, number, self._clients, federation.faults, federation.fronts)
+        for now in self._plan or self._drawn():
+            if time.monotonic() > end:
+                return
             with (self._folder / "schedule.jsonl").open("a") as file:
                 file.write(json.dumps(now.line()) + "\n")
             self._say(describe(now))
@@ -154,10 +156,15 @@ class Nemesis:
             if live is None or live > self.report.bound * slowness:
                 took = f"{_seconds(live)} until a round was completed"
                 limit = f"{self.report.bound:g} s on a machine that is {slowness:g} times slower than alone"
-                self.report.violations.append(f"episode {number}: {took}, not {limit}")
+                self.report.violations.append(f"episode {now.number}: {took}, not {limit}")
             if live is None:
                 return
-            number += 1
+
+    def _drawn(self):
+        """Yield the episodes of the seed."""
+        federation = self._federation
+        for number in itertools.count():
+            yield episode(self.report.seed, number, self._clients, federation.faults, federation.fronts)
 
     def _wait_for_round(self, watch, since, limit, available):
         """Return the seconds until a round with so many available clients was completed."""

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import enum
+import random
 import socket
 import struct
 import sys
@@ -117,7 +118,7 @@ class Proxy:
             _reset(client)
             return
         try:
-            server = socket.create_connection(("127.0.0.1", self.target))
+            server = self._reach()
         except OSError:
             _reset(client)
             return
@@ -126,6 +127,9 @@ class Proxy:
             self._pairs.add(pair)
         for source, sink, upwards in ((client, server, True), (server, client, False)):
             threading.Thread(target=self._pump, args=(pair, source, sink, upwards), daemon=True).start()
+
+    def _reach(self):
+        return socket.create_connection(("127.0.0.1", self.target))
 
     def _pump(self, pair, source, sink, upwards):
         try:
@@ -157,6 +161,17 @@ class Proxy:
             self._pairs.remove(pair)
         for each in pair:
             _reset(each)
+
+
+class Balancer(Proxy):
+    """Forwards each connection to one of several ports at random, of those at which a program listens."""
+
+    def _reach(self):
+        *others, last = random.sample(self.target, len(self.target))
+        for port in others:
+            with contextlib.suppress(OSError):
+                return socket.create_connection(("127.0.0.1", port))
+        return socket.create_connection(("127.0.0.1", last))
 
 
 class HttpProxy(Proxy):
