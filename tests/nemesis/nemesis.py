@@ -14,7 +14,7 @@ from deploy.runs.trials import Trial
 from server.history import FILE_NAME, RunHistory
 
 from .checker import Verdict, check
-from .faults import episode
+from .faults import SERVERAPP, episode
 from .front_ends import ENGINES
 from .play import play
 from .watch import Watch
@@ -84,7 +84,7 @@ class Nemesis:
         }
         self._trial = Trial("run", config, RunHistory(self._federation.run / FILE_NAME))
         self._plan = plan
-        self._problems = []
+        self._problems, self._stops = [], 0
         self._slowness = Slowness()
 
     def run(self):
@@ -117,8 +117,10 @@ class Nemesis:
                 return
             if self._trial.done:
                 return
-            if self._trial.problem != STOPPED and self._trial.run_config["num-rounds"] == FOREVER:
-                self._problems.append(f"the run ended by itself: {self._trial.problem}")
+            if self._trial.run_config["num-rounds"] == FOREVER:
+                if self._trial.problem != STOPPED:
+                    self._problems.append(f"the run ended by itself: {self._trial.problem}")
+                self._stops += self._trial.problem == STOPPED
             self._say(f"resumed by hand: {self._trial.problem}")
             if len(self._problems) > 5:
                 return
@@ -195,6 +197,13 @@ class Nemesis:
         report, run = self.report, self._federation.run
         report.resumes = watch.resumes
         report.violations += self._problems + watch.violations
+        told = sum(
+            fault["part"] == SERVERAPP and fault["fault"] == "restart" and outcome["hit"]
+            for each in report.episodes
+            for fault, outcome in zip(each["faults"], each["outcome"], strict=True)
+        )
+        if self._stops > told:
+            report.violations.append(f"the run was told to end {told} times, and ended {self._stops} times")
         if not (run / FILE_NAME).exists():
             return
         last = run / "model.safetensors"

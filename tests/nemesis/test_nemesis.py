@@ -82,6 +82,19 @@ def test_the_longest_gap_counts_the_rounds_between_the_first_fault_and_the_heali
     assert nemesis.longest_gap([], 11.0, 12.0) == 0.0
 
 
+def test_a_run_that_ends_as_if_somebody_had_stopped_it_is_a_violation(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENGINES, "none", lambda folder, clients: SimpleNamespace(run=folder / "run"))
+    given = {"seed": 0, "minutes": 1, "bound": 1, "clients": 1, "per_round": 1, "deadline": 1, "say": print}
+    judge = nemesis.Nemesis(tmp_path / "all", engine="none", **given)
+    stop = {"faults": [{"part": "serverapp", "fault": "restart"}], "outcome": [{"hit": True}]}
+    judge.report.episodes, judge._stops = [stop, stop], 2
+    judge._judge(SimpleNamespace(resumes=2, violations=[]))
+    assert judge.report.violations == []
+    judge._stops = 3
+    judge._judge(SimpleNamespace(resumes=3, violations=[]))
+    assert judge.report.violations == ["the run was told to end 2 times, and ended 3 times"]
+
+
 def test_the_faults_of_a_network_cut_off_the_connections_that_they_name():
     federation = object.__new__(FrontEndsFederation)
     federation.num_clients, federation._links = 4, ["link 0", "link 1"]
