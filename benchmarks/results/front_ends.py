@@ -93,45 +93,43 @@ def needs(results: Mapping[str, Result]) -> list[str]:
     most = max(each["front_ends"] for each in rounds)
     cells = [each for each in rounds if (each["database"], each["front_ends"]) == (POSTGRES, most)]
     idle = max(waiting, key=lambda each: each["front_ends"])
+    rates = {  # of a device that waits: CPU seconds of a second
+        name: cpu / 1000 / idle["devices"]
+        for name, cpu in (
+            ("SuperLinks", sum(idle["superlinks_cpu_ms"])),
+            ("PostgreSQL", idle["postgres_cpu_ms"]),
+        )
+    }
     superlinks = _line(cells, lambda cell: sum(cell["superlinks_cpu_s"]))
-    postgres = _line(cells, lambda cell: cell["postgres_cpu_s"])
-    apps = _line(cells, lambda cell: cell["apps_cpu_s"])
-    served = _line(cells, _for_the_app)
-    lock = _line(cells, lambda cell: cell["lock_share"] * cell["round_s"])
-    wait_superlinks = (
-        sum(idle["superlinks_cpu_ms"]) / 1000 / idle["devices"]
-    )  # CPU seconds a second and device
-    wait_postgres = idle["postgres_cpu_ms"] / 1000 / idle["devices"]
+    single = {  # of each of these, a run has one
+        "the lock of PostgreSQL, s held": _line(cells, lambda cell: cell["lock_share"] * cell["round_s"]),
+        "the ServerApp, CPU s": _line(cells, lambda cell: cell["apps_cpu_s"]),
+        "the SuperLink of the ServerApp, CPU s for it": _line(cells, _for_the_app),
+    }
+    rounds_of = {
+        "SuperLinks, CPU s": superlinks,
+        "PostgreSQL, CPU s": _line(cells, lambda cell: cell["postgres_cpu_s"]),
+        **single,
+    }
     lines = [["", *(f"{count:,} devices, {SHARE * count:,.0f} a round" for count in DEVICES)]]
-
-    def row(name: str, value: Callable[[int, float], str]) -> None:
-        lines.append([name, *(value(count, SHARE * count) for count in DEVICES)])
-
-    row("SuperLinks, cores for devices that wait", lambda n, k: f"{wait_superlinks * n:.2g}")
-    row("SuperLinks, CPU s of a round", lambda n, k: f"{superlinks.at(k):.3g}")
-    row(
-        f"SuperLinks, for a round every {ROUND:g} s, {100 * BUSY:g} % busy",
-        lambda n, k: f"{ceil((wait_superlinks * n + superlinks.at(k) / ROUND) / BUSY)}",
-    )
-    row(
-        "SuperLinks, GB for devices that wait, together",
-        lambda n, k: f"{idle['kb_per_device'] * n / 1e6:.2g}",
-    )
-    row("PostgreSQL, cores for devices that wait", lambda n, k: f"{wait_postgres * n:.2g}")
-    row("PostgreSQL, CPU s of a round", lambda n, k: f"{postgres.at(k):.3g}")
-    row("its lock, s held in a round", lambda n, k: f"{lock.at(k):.3g}")
-    row("ServerApp, CPU s of a round", lambda n, k: f"{apps.at(k):.3g}")
-    row("one SuperLink, CPU s of a round for the ServerApp", lambda n, k: f"{served.at(k):.3g}")
-    single = {"the lock of PostgreSQL": lock, "the ServerApp": apps, "the SuperLink of the ServerApp": served}
+    for name, rate in rates.items():
+        lines.append([f"waiting: {name}, cores", *(f"{rate * count:.2g}" for count in DEVICES)])
+    gigabytes = (f"{idle['kb_per_device'] * count / 1e6:.2g}" for count in DEVICES)
+    lines.append(["waiting: all SuperLinks, GB", *gigabytes])
+    for name, line in rounds_of.items():
+        lines.append([f"a round: {name}", *(f"{line.at(SHARE * count):.3g}" for count in DEVICES)])
+    cores = (rates["SuperLinks"] * count + superlinks.at(SHARE * count) / ROUND for count in DEVICES)
+    needed = [f"{ceil(each / BUSY)}" for each in cores]
+    lines.append([f"SuperLinks, if a round begins every {ROUND:g} s and each is {BUSY:.0%} busy", *needed])
     first = max(single, key=lambda name: single[name].at(SHARE * DEVICES[-1]))
     seconds = single[first].at(SHARE * DEVICES[-1])
     return [
         *markdown(lines, "lrr"),
         "",
         "SuperLinks divide the devices, and PostgreSQL's processes use many cores; but a run has one "
-        f"ServerApp, which one SuperLink serves, and the lock is one. With more devices, {first} is at its "
-        f"limit first: a round of {SHARE * DEVICES[-1]:,.0f} keeps it busy for {seconds:.3g} s, with any "
-        "number of SuperLinks.",
+        f"ServerApp, which one SuperLink serves, and the lock is one. With more devices, "
+        f"{first.partition(',')[0]} is at its limit first: a round of {SHARE * DEVICES[-1]:,.0f} keeps it "
+        f"busy for {seconds:.3g} s, with any number of SuperLinks.",
         "",
         f"Straight lines through the medians with {most} SuperLinks and {_numbers(cells)} devices a round, "
         f"and through {idle['devices']:,} devices that wait on {idle['front_ends']} SuperLinks.",

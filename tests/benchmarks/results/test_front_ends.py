@@ -55,14 +55,17 @@ def test_needs_are_on_the_lines_through_the_measured_cells():
     lines = needs({"front-ends": ROUNDS, "waiting": WAITING})
     found = rows(lines)
     # 4 · 0.1 s, and 0.012 s of each of 100 or 1,000 devices; 10 ms a second of 1,000 devices that wait
-    assert found["SuperLinks, CPU s of a round"] == ["1.6", "12.4"]
-    assert found["SuperLinks, cores for devices that wait"] == ["0.1", "1"]
+    assert found["a round: SuperLinks, CPU s"] == ["1.6", "12.4"]
+    assert found["waiting: SuperLinks, cores"] == ["0.1", "1"]
     # (0.1 + 1.6 / 60) / 0.5 and (1 + 12.4 / 60) / 0.5, rounded up
-    assert found["SuperLinks, for a round every 60 s, 50 % busy"] == ["1", "3"]
-    assert found["SuperLinks, GB for devices that wait, together"] == ["1", "10"]
-    assert found["ServerApp, CPU s of a round"] == ["0.3", "3"]
-    assert found["its lock, s held in a round"] == ["0.5", "5"]  # a tenth of 0.05 s for each device
-    assert found["one SuperLink, CPU s of a round for the ServerApp"] == ["0.2", "2"]
+    assert found["SuperLinks, if a round begins every 60 s and each is 50% busy"] == ["1", "3"]
+    assert found["waiting: all SuperLinks, GB"] == ["1", "10"]
+    assert found["a round: the ServerApp, CPU s"] == ["0.3", "3"]
+    assert found["a round: the lock of PostgreSQL, s held"] == [
+        "0.5",
+        "5",
+    ]  # a tenth of 0.05 s for each device
+    assert found["a round: the SuperLink of the ServerApp, CPU s for it"] == ["0.2", "2"]
     assert any("the lock of PostgreSQL is at its limit first: a round of 1,000 keeps it busy for 5 s" in line
                for line in lines)  # fmt: skip
 
