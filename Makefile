@@ -10,11 +10,12 @@ NEWEST        := .venv-newest
 NEWEST_PYTHON ?= $(PYTHON)
 # For a template in examples/; left out on other Python versions (`make test-pythons`), to save time.
 NEWEST_TORCH  := $(if $(filter .venv-newest,$(NEWEST)),torch==2.13.0)
-# Options of `make nemesis`. BOUND: seconds from the last healed fault to a completed round, on an idle machine.
+# Options of `make nemesis`. ENGINE: server, cluster (of `cohort up`) or front-ends (two, on one PostgreSQL). BOUND: seconds
+# from the last healed fault to a completed round, on an idle machine; 15, and 45 with front ends.
 SEED    ?=
 MINUTES ?= 60
 ENGINE  ?= server
-BOUND   ?= 15
+BOUND   ?=
 # Older versions of Flower, on which the app must run too: deploy/flower/versions/__init__.py.
 OLDER_FLOWERS := 1.40.0 1.41.0
 OLDEST        := .venv-oldest
@@ -172,7 +173,7 @@ test-browser: $(VENV)/.dev        ## the live page in a browser; needs Debian's 
 	$(call tested_twice,browser,-m browser)
 
 nemesis: $(VENV)/.dev             ## an hour of faults on real processes; SEED=N replays a schedule, MINUTES=M is shorter
-	$(BIN)/python -m tests.nemesis $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES) --engine $(ENGINE) --bound $(BOUND)
+	$(BIN)/python -m tests.nemesis $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES) --engine $(ENGINE) $(if $(BOUND),--bound $(BOUND))
 
 # The notebooks run again if they have changed; otherwise their outputs come from a cache. After a failure all pages are
 # read again, since Sphinx warns of a page only when it reads it.

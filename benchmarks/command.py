@@ -268,6 +268,49 @@ def devices(
 
 
 @bench.command()
+def front_ends(
+    fronts: Annotated[str, _option("Numbers of front ends that share PostgreSQL, with commas.")] = "1,2,4",
+    nodes: Annotated[int, _count("Simulated devices that are online.")] = 1000,
+    per_round: Annotated[str, _option("Devices that train in a round, with commas.")] = "50,10",
+    rounds: Annotated[int, _count("Measured rounds of each.")] = 10,
+    turns: Annotated[int, _count("Turns, each with every number of front ends, and with SQLite.")] = 3,
+    quick: Annotated[bool, _option("60 devices, 6 and 2 a round, two rounds, one turn.", "--quick")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure front ends that share PostgreSQL, beside SQLite."""
+    from benchmarks.devices.front_ends import compare
+
+    if quick:
+        nodes, per_round, rounds, turns = 60, "6,2", 2, 1
+    counts, numbers = (
+        [int(n) for n in _numbers(*given, 1)] for given in (("fronts", fronts), ("per-round", per_round))
+    )
+    if max(numbers) > nodes:
+        _fail(f"per-round = {per_round}: must be between 1 and {nodes} (nodes)")
+    _show("front-ends", compare(counts, nodes, numbers, rounds, turns), as_json)
+
+
+@bench.command()
+def waiting(
+    fronts: Annotated[str, _option("Numbers of front ends that share PostgreSQL, with commas.")] = "2,4",
+    nodes: Annotated[int, _count("Simulated devices that are online.")] = 10_000,
+    seconds: Annotated[
+        float, _finite_option("Seconds; devices ask again every 7 to 13 minutes.", min=0, min_open=True)
+    ] = 780.0,
+    processes: Annotated[int, _count("Processes of the load generator.")] = 2,
+    quick: Annotated[bool, _option("60 devices, ten seconds.", "--quick")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure what devices that wait cost front ends."""
+    from benchmarks.devices.front_ends import wait
+
+    if quick:
+        nodes, seconds = 60, 10.0
+    counts = [int(count) for count in _numbers("fronts", fronts, 1)]
+    _show("waiting", wait(counts, nodes, seconds, processes), as_json)
+
+
+@bench.command()
 def aggregation(
     replies: Annotated[int, _count("Replies of a round.")] = 100,
     parameters: Annotated[float, _finite_option("Parameters of the model.", min=1)] = 1e7,

@@ -66,15 +66,15 @@ CHANGE = 1e-4  # added to each number of a model, so all devices' updates have a
 class Load:
     """The settings of all devices of a process, and what happened to their messages.
 
-    `address`: HOST:PORT of the Fleet API. `authority`: the authority's certificate (PEM). `delay`: seconds
-    until the reply to a message. `at_once`: how many devices may connect at the same time. `counts`: messages
-    "received", "answered", and "abandoned" because their device left; "failed STATUS": requests that failed
-    with this gRPC status; "left" and "died": see `load.come_and_go`. `online`: the node ids of the devices
-    that are online.
+    `authority`: the authority's certificate (PEM). `delay`: seconds until the reply to a message. `at_once`:
+    how many devices may connect at the same time. `counts`: "requests" that were sent; messages "received",
+    "answered", and "abandoned" because their device left; "failed STATUS": requests that failed with this
+    gRPC status; "left" and "died": see `load.come_and_go`. `online`: the node ids of the devices that are
+    online.
     """
 
-    def __init__(self, address: str, authority: bytes, delay: float, at_once: int) -> None:
-        self.address, self.delay = address, delay
+    def __init__(self, authority: bytes, delay: float, at_once: int) -> None:
+        self.delay = delay
         self.credentials = grpc.ssl_channel_credentials(authority)
         self.connecting = asyncio.Semaphore(at_once)
         self.version = RuntimeVersionMetadata.from_local_component("SuperNode").as_metadata()
@@ -102,11 +102,14 @@ class Load:
 class Device:
     """A simulated device, with a registered name, which it also claims as its identity, and key.
 
-    `number` is the seed of its random numbers, by which its updates differ from those of others.
+    `number` is the seed of its random numbers, by which its updates differ from those of others. `address`:
+    HOST:PORT of the Fleet API.
     """
 
-    def __init__(self, name: str, number: int, key: EllipticCurvePrivateKey, load: Load) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, number: int, key: EllipticCurvePrivateKey, load: Load, address: str
+    ) -> None:
+        self.name, self._address = name, address
         self._key, self._load = key, load
         self._public = public_key_to_bytes(key.public_key())
         self._random = np.random.default_rng(number)
@@ -120,7 +123,7 @@ class Device:
         """Come online and serve messages until this task is cancelled; then leave without a sign."""
         options = {**OPTIONS, "grpc.use_local_subchannel_pool": 1, "grpc.max_receive_message_length": LARGEST}
         channel = grpc.aio.secure_channel(
-            self._load.address, self._load.credentials, options=list(options.items())
+            self._address, self._load.credentials, options=list(options.items())
         )
         beats: asyncio.Task[None] | None = None
         calls = wire.calls(channel)
@@ -254,6 +257,7 @@ class Device:
         """Send a request until it succeeds, for `PATIENCE` s at most; UNAUTHENTICATED is raised at once."""
         until = time.monotonic() + PATIENCE
         while True:
+            self._load.counts["requests"] += 1
             try:
                 return await method(request, timeout=timeout, metadata=self._signature() + extra)
             except grpc.aio.AioRpcError as error:

@@ -26,7 +26,7 @@ AT_ONCE = 32  # at most this many devices connect at a time, since the gate limi
 class Settings:
     """The settings of a load generator."""
 
-    address: str  # HOST:PORT of the Fleet API
+    addresses: list[str]  # HOST:PORT of each front end's Fleet API, among which the devices are divided
     authority: str  # file of the certificate of the authority that signed the server's certificate
     # The files of the devices' private keys. The name of a device is the name of its key's file.
     keys: list[str]
@@ -38,12 +38,13 @@ class Settings:
 
 async def run(settings: Settings) -> None:
     """Run the devices until SIGTERM."""
-    load = Load(settings.address, Path(settings.authority).read_bytes(), settings.delay, AT_ONCE)
+    load = Load(Path(settings.authority).read_bytes(), settings.delay, AT_ONCE)
     devices = []
     for number, file in enumerate(settings.keys):
         key = load_ssh_private_key(Path(file).read_bytes(), None)
         assert isinstance(key, EllipticCurvePrivateKey)
-        devices.append(Device(Path(file).name, number, key, load))
+        address = settings.addresses[number % len(settings.addresses)]
+        devices.append(Device(Path(file).name, number, key, load, address))
     counts = Path(settings.counts)
 
     def report() -> None:

@@ -10,9 +10,10 @@ import os
 import shutil
 import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.apps import write_app
 from benchmarks.devices import app
@@ -28,6 +29,9 @@ ROUND_LIMIT = LIMIT + 120.0
 AWAY = "error "  # in a round record, the failure of a disconnected device begins with this text
 SETTLE = 10.0  # s, the longest wait after the last round for devices to answer or abandon their messages
 FLOAT = 4  # bytes of a number in the model
+KINDS = ("lost", "away", "refused")  # of replies that were not used
+
+Sample = TypeVar("Sample")
 
 
 class Use(NamedTuple):
@@ -50,55 +54,18 @@ def measure(settings: Settings) -> dict[str, Any]:
     ``refused`` other replies that were not used; ``failures`` some of the reasons; ``counts`` those of
     `device.Load`.
     """
-    folder = Path(tempfile.mkdtemp(prefix="cohort-devices-"))
-    lines = folder / "rounds.jsonl"
-    config: dict[str, ConfigValue] = {  # of `benchmarks.devices.app`
-        "lines": str(lines),
-        "nodes": settings.nodes,
-        "per-round": settings.per_round,
-        "rounds": settings.rounds + 1,
-        "parameters": max(settings.layers, int(settings.megabytes * 1e6 / FLOAT)),
-        "layers": settings.layers,
-        "limit": LIMIT,
-        "selector": settings.selector,
-    }
-    try:
-        source = write_app(folder / "app", config, Path(app.__file__))
-        with DeviceCluster(folder / "cluster", source, settings) as cluster:
-            return {"online_s": round(cluster.online_s, 1), **_rounds(settings, cluster, config, lines)}
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _rounds(
-    settings: Settings, cluster: DeviceCluster, config: Mapping[str, ConfigValue], file: Path
-) -> dict[str, Any]:
-    file.touch()
     before = os.getloadavg()[0]
-    run = cluster.submit(config, "devices")
-    uses: list[Use] = []
-
-    def done() -> int:
-        cluster.check()
-        count = file.read_bytes().count(b"\n")
-        while len(uses) < count:
-            uses.append(_use(cluster))
-        return count
-
-    for number in range(settings.rounds + 1):
-        wait_until(lambda number=number: done() > number or run.over, ROUND_LIMIT)  # type: ignore[misc]
-        if done() <= number:
-            raise RuntimeError(f"the run ended early:\n{run.log.read_text()[-3000:]}")
-    first, *lines = [json.loads(line) for line in file.read_text().splitlines()]
-    memory = status_of(cluster.superlink, "VmHWM") / 1000
+    with devices(settings) as cluster:
+        lines, uses = play(settings, cluster, lambda: _use(cluster))
+        memory = status_of(cluster.superlinks[0], "VmHWM") / 1000
+        failed = failures(lines)
+        least = (settings.rounds + 1) * settings.per_round - sum(failed[kind] for kind in KINDS)
+        wait_until(lambda: _settled(cluster.counts, least), SETTLE)
+        counts = cluster.counts
+    first, *lines = lines
     seconds = [line["seconds"] for line in lines]
-    failures = [why for line in (first, *lines) for why in line["failures"].values()]
-    least = (settings.rounds + 1) * settings.per_round - len(failures)
-    wait_until(lambda: _settled(cluster.counts, least), SETTLE)
-    counts = cluster.counts
-    lost = sum(1 for why in failures if why.startswith((LATE, NOT_AWAITED)))
-    away = sum(1 for why in failures if why.startswith(AWAY))
     return {
+        "online_s": round(cluster.online_s, 1),
         "round_s": round(statistics.median(seconds), 3),
         "round_max_s": round(max(seconds), 3),
         "first_round_s": round(first["seconds"], 1),
@@ -111,11 +78,67 @@ def _rounds(
         "files": max(use.files for use in uses),
         "threads": max(use.threads for use in uses),
         "load_average": [round(before, 1), round(os.getloadavg()[0], 1)],
-        "lost": lost,
-        "away": away,
-        "refused": len(failures) - lost - away,
-        "failures": sorted(set(failures))[:5],
+        **failed,
         "counts": counts,
+    }
+
+
+@contextmanager
+def devices(settings: Settings) -> Iterator[DeviceCluster]:
+    """Run a server with its devices inside a `with` block, in a folder that is removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="cohort-devices-"))
+    try:
+        source = write_app(folder / "app", _config(settings, folder), Path(app.__file__))
+        with DeviceCluster(folder / "cluster", source, settings) as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def play(
+    settings: Settings, cluster: DeviceCluster, sample: Callable[[], Sample], name: str = "devices"
+) -> tuple[list[dict[str, Any]], list[Sample]]:
+    """Run the rounds. Return the line of each (`benchmarks.devices.app`), and a sample from after its end."""
+    config = _config(settings, cluster.folder / f"{name}.jsonl")
+    file = Path(str(config["lines"]))
+    file.touch()
+    run = cluster.submit(config, name)
+    samples: list[Sample] = []
+
+    def done() -> int:
+        cluster.check()
+        count = file.read_bytes().count(b"\n")
+        while len(samples) < count:
+            samples.append(sample())
+        return count
+
+    for number in range(settings.rounds + 1):
+        wait_until(lambda number=number: done() > number or run.over, ROUND_LIMIT)  # type: ignore[misc]
+        if done() <= number:
+            raise RuntimeError(f"the run ended early:\n{run.log.read_text()[-3000:]}")
+    return [json.loads(line) for line in file.read_text().splitlines()], samples
+
+
+def failures(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return how many replies were lost, were errors of devices that had left, and were refused, and why."""
+    found = [why for line in lines for why in line["failures"].values()]
+    lost = sum(1 for why in found if why.startswith((LATE, NOT_AWAITED)))
+    away = sum(1 for why in found if why.startswith(AWAY))
+    counts = dict(zip(KINDS, (lost, away, len(found) - lost - away), strict=True))
+    return {**counts, "failures": sorted(set(found))[:5]}
+
+
+def _config(settings: Settings, lines: Path) -> dict[str, ConfigValue]:
+    """Return the settings of `benchmarks.devices.app`."""
+    return {
+        "lines": str(lines),
+        "nodes": settings.nodes,
+        "per-round": settings.per_round,
+        "rounds": settings.rounds + 1,
+        "parameters": max(settings.layers, int(settings.megabytes * 1e6 / FLOAT)),
+        "layers": settings.layers,
+        "limit": LIMIT,
+        "selector": settings.selector,
     }
 
 
@@ -129,7 +152,7 @@ def _settled(counts: dict[str, int], least: int) -> bool:
 
 
 def _use(cluster: DeviceCluster) -> Use:
-    pid = cluster.superlink
+    (pid,) = cluster.superlinks
     return Use(
         cpu_clock(pid),
         sum(cpu_clock(process.pid) for process in cluster.loads),

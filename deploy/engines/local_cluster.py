@@ -219,29 +219,36 @@ class LocalCluster(ProcessEngine):
     def _start_superlink(self) -> None:
         authority, secret = self._pki / "ca.crt", self._pki / "control.secret"
         certificates.write_private(secret, secrets.token_hex(32).encode())
+        self.port, self._fleet_port = self._serve("superlink", self._state / "superlink.db")
+        write_connection(
+            self._state / "flwr", CONNECTION, remote(f"{LOOPBACK}:{self.port}", authority), secret
+        )
+
+    def _serve(
+        self, log: str, database: Path | str, extra: Mapping[str, str] | None = None
+    ) -> tuple[int, int]:
+        """Start a SuperLink, and return the ports of its control API and its Fleet API, which answer."""
+        guarded = {} if self.programs == "stock" else commands.guarded(self._pki / "control.secret")
         for _ in range(PORT_ATTEMPTS):
-            control_port, self._fleet_port = free_ports(2)
+            control_port, fleet_port = free_ports(2)
             control_port = self.port or control_port
             if self.programs == "stock":  # whose Fleet API is HTTP, on the port of the other APIs
-                self._fleet_port = control_port
+                fleet_port = control_port
             command = commands.superlink(
                 control=(LOOPBACK, control_port),
-                fleet=(LOOPBACK, self._fleet_port),
+                fleet=(LOOPBACK, fleet_port),
                 keys=self._pki,
-                database=self._state / "superlink.db",
+                database=database,
             )
-            guarded = {} if self.programs == "stock" else commands.guarded(secret)
             # ServerApps inherit this Flower home, so it must not be the home of `flwr`, which holds the
             # secret of the control API.
-            home = "flwr-superlink"
-            process = self._superlink = self._spawn("superlink", command, home=home, extra=guarded)
+            process = self._superlink = self._spawn(
+                log, command, home=f"flwr-{log}", extra={**guarded, **(extra or {})}
+            )
             deadline = time.monotonic() + START_TIMEOUT
             while process.returncode is None and time.monotonic() < deadline:
-                if all(serves(each, authority) for each in (control_port, self._fleet_port)):
-                    self.port = control_port
-                    connection = remote(f"{LOOPBACK}:{control_port}", authority)
-                    write_connection(self._state / "flwr", CONNECTION, connection, secret)
-                    return
+                if all(serves(each, self._pki / "ca.crt") for each in (control_port, fleet_port)):
+                    return control_port, fleet_port
                 time.sleep(POLL_INTERVAL)
             if not _lost_its_port(process):
                 break

@@ -2,58 +2,33 @@
 
 import json
 import os
-import shutil
 import signal
 from types import SimpleNamespace
 
 import pytest
 from safetensors.numpy import load_file
 
-from deploy.flower.app_folder import app_folder
-from deploy.hosting.programs import MARK
 from deploy.hosting.server import Server
-from deploy.processes.groups import processes_with, wait_until
-from deploy.processes.ports import free_ports
+from deploy.processes.groups import wait_until
 
 from ..nemesis.checker import check
 from ..nemesis.federations import Target, processes_with_argument, write_app
 from ..nemesis.watch import Watch
 from ..support.devices import Running
+from ..support.front_ends import FrontEnd, folders_of_one_server, whole_app
 from ..support.processes import linux, wait_for
 from ..support.proxy import Proxy
 
 pytestmark = [pytest.mark.network, pytest.mark.slow, linux]
 
-CLIENTS, ROUNDS = 3, 15
+CLIENTS, ROUNDS = 3, 18
 SOON, LATE = 60.0, 120.0  # s that a busy machine may take
 
 
-class FrontEnd(Running):
-    """A `cohort server up` whose folder of runs others have too."""
-
-    def __init__(self, folder, database, runs):
-        self.folder = folder
-        self.port, control = free_ports(2)
-        super().__init__(
-            folder.with_name(f"{folder.name}.log"),
-            *("server", "up", "--dir", str(folder), "--host", "localhost", "--listen", "127.0.0.1"),
-            *("--port", str(self.port), "--control-port", str(control)),
-            *("--database", database, "--runs", str(runs)),
-        )
-
-    @property
-    def pids(self):
-        return processes_with(MARK, str(self.folder))
-
-    def kill_superlink(self):
-        mine = set(self.pids)
-        Target(next(pid for pid in processes_with_argument("flower-superlink") if pid in mine)).signal(9)
-
-    def kill(self):
-        """Kill its processes as a power cut does: at once."""
-        for pid in (self.process.pid, *self.pids):
-            os.kill(pid, signal.SIGKILL)
-        assert wait_until(lambda: not self.pids, 20)
+def kill(front, program):
+    """Kill a program of a front end, by the name that is among its arguments."""
+    mine = set(front.pids)
+    Target(next(pid for pid in processes_with_argument(program) if pid in mine)).signal(9)
 
 
 class Run:
@@ -114,16 +89,12 @@ def held():
 @pytest.fixture
 def federation(tmp_path, postgres, held, monkeypatch):
     """Two front ends, a run that was submitted at the first, and its clients."""
-    app = write_app(tmp_path / "app")
-    shutil.copytree(app_folder() / "deploy", app / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
+    app = whole_app(write_app(tmp_path / "app"))
     monkeypatch.setenv("PYTHONPATH", str(app))  # all programs are this copy's, and its bundle is submitted
     database, runs = postgres.database(empty=True), tmp_path / "runs"
     runs.mkdir()
 
-    folders = tmp_path / "one", tmp_path / "two"
-    Server(folders[0], ("localhost",)).save()
-    folders[1].mkdir(mode=0o700)
-    shutil.copytree(folders[0] / "pki", folders[1] / "pki")
+    folders = folders_of_one_server(tmp_path / "one", tmp_path / "two")
     one, two = (FrontEnd(folder, database, runs) for folder in folders)
     held += [one, two]
     for each in (one, two):
@@ -188,9 +159,13 @@ def test_a_run_goes_on_when_its_superlink_its_serverapp_and_its_machine_are_kill
 ):
     one, two, run = federation.one, federation.two, federation.run
 
-    # The SuperLink of the run's front end: it is started again, and the ServerApp goes on.
-    before = run.wait_for_training(2)
-    one.kill_superlink()
+    # The executor and the SuperLink of the run's front end: they are started again, the ServerApp goes on.
+    before = run.wait_for_training(1)
+    kill(one, "flower-superexec")
+    run.wait_for_round(before + 2)
+    assert "superexec ended with code -9" in one.said
+    before = run.wait_for_training(before + 2)
+    kill(one, "flower-superlink")
     run.wait_for_round(before + 3)
     assert "superlink ended with code -9" in one.said
     assert run.lines("resume") == []
@@ -218,4 +193,21 @@ def test_a_run_goes_on_when_its_superlink_its_serverapp_and_its_machine_are_kill
     wait_for(lambda: run.lines("end"), LATE, lambda: run.reached)
     gone = "SELECT * FROM cohort_follower"
     assert wait_until(lambda: not postgres.execute(gone, federation.database), SOON)
+    judge(run, federation.watch)
+
+
+def test_every_round_is_complete_when_the_front_ends_are_restarted_one_after_the_other(federation):
+    """As in an upgrade; what is started again has the same version, since there is no other one to try."""
+    run, fronts = federation.run, [federation.two, federation.one]  # the run's front end is the second
+    for front in fronts:
+        front.end()
+        again = FrontEnd(front.folder, federation.database, federation.runs)
+        federation.held.append(again)
+        for proxy in federation.proxies:
+            if proxy.target == front.port:
+                proxy.target = again.port
+        again.wait_for("up at localhost:", times=2)
+        run.wait_for_round(run.reached + 3)
+    assert len(run.lines("resume")) <= 1  # the ServerApp of the second one
+    wait_for(lambda: run.lines("end"), LATE, lambda: run.reached)
     judge(run, federation.watch)

@@ -9,16 +9,15 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 
 from deploy.processes.signals import raise_on_signals
 
 from .faults import episode
-from .federations import ENGINES
+from .front_ends import ENGINES
 from .nemesis import Nemesis
-
-BOUND = 15.0  # s
 
 
 def main():
@@ -27,7 +26,7 @@ def main():
     parser.add_argument("--seed", type=int, help="of the schedule (default: a new one)")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--engine", choices=sorted(ENGINES), default="server")
-    parser.add_argument("--bound", type=float, default=BOUND, help="s until a round after the last healing")
+    parser.add_argument("--bound", type=float, help="s until a round after the last healing")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--per-round", type=int, default=3)
     parser.add_argument("--deadline", type=float, default=60.0, help="of a round, s")
@@ -37,8 +36,9 @@ def main():
     seed = random.randrange(1 << 31) if given.seed is None else given.seed
     if given.schedule is not None:
         for number in range(given.schedule):
-            line = episode(seed, number, given.clients, ENGINES[given.engine].faults).line()
-            print(json.dumps(line))
+            engine = ENGINES[given.engine]
+            now = episode(seed, number, given.clients, engine.faults, engine.fronts)
+            print(json.dumps(now.line()))
         return 0
     folder = given.folder or Path(tempfile.mkdtemp(prefix="nemesis-"), "run")
     print(f"seed {seed}, {given.minutes:g} minutes, in {folder}", flush=True)
@@ -83,6 +83,7 @@ def tell(report):
     slowness = [each["slowness"] for each in report.episodes if each["live"] is not None]
     if slowness:
         lines.append(f"slowness: median {statistics.median(slowness):.1f}, most {max(slowness):.1f}")
+    lines += longest_gaps(report.episodes)
     lines.append(f"{len(report.episodes)} episodes, {report.resumes} resumes, {report.minutes:g} minutes")
     if report.violations:
         lines += [f"VIOLATED: {each}" for each in report.violations]
@@ -91,6 +92,24 @@ def tell(report):
             f"again: make nemesis SEED={report.seed} MINUTES={report.minutes:g} ENGINE={report.engine}",
         ]
     return "\n".join(lines)
+
+
+def longest_gaps(episodes):
+    """Return, as lines of a table, the longest time without a completed round for each kind of fault."""
+    found = defaultdict(lambda: ([], []))  # of episodes with this fault alone, and with others
+    for each in episodes:
+        hit = [
+            f"{fault['fault']} {fault['part']}"
+            for fault, outcome in zip(each["faults"], each["outcome"], strict=True)
+            if outcome["hit"]
+        ]
+        for kind in hit if each["live"] is not None else ():
+            found[kind][len(hit) > 1].append(each["gap"])
+    lines = [f"{'longest time without a completed round':40} alone          with others"]
+    for kind, columns in sorted(found.items()):
+        cells = [f"{max(gaps):5.1f} s ({len(gaps)})" if gaps else "-" for gaps in columns]
+        lines.append(f"  {kind:38} {cells[0]:14} {cells[1]}")
+    return lines if found else []
 
 
 if __name__ == "__main__":

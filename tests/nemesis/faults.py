@@ -13,7 +13,11 @@ SUPERLINK, SERVERAPP, SUPERNODE, CLIENTAPP, DATABASE, NETWORK = (
     "database",
     "network",
 )
-LONGEST_PAUSE, LONGEST_LOCK, LONGEST_PARTITION = 20.0, 12.0, 25.0  # s
+# Of several front ends on one PostgreSQL: the processes of one of them, with its ServerApp; the connections
+# of one to PostgreSQL; PostgreSQL; a front end's executor; the process that follows the run.
+MACHINE, LINK, POSTGRES, EXECUTOR, FOLLOWER = "machine", "link", "postgres", "executor", "follower"
+LONGEST = {"pause": 20.0, "lock": 12.0, "partition": 25.0, "half": 25.0}  # s
+LONGEST_OUTAGE = {(MACHINE, "kill"): 40.0, (POSTGRES, "kill"): 15.0}  # s until it is started again
 # (part, fault): how often it is drawn
 FAULTS = {
     (SUPERLINK, "pause"): 2,
@@ -29,6 +33,16 @@ FAULTS = {
     (CLIENTAPP, "kill"): 3,
     (DATABASE, "lock"): 3,
     (NETWORK, "partition"): 5,
+    (NETWORK, "half"): 3,
+    (MACHINE, "kill"): 4,
+    (LINK, "partition"): 5,
+    (POSTGRES, "kill"): 2,
+    (POSTGRES, "restart"): 1,
+    (POSTGRES, "pause"): 2,
+    (EXECUTOR, "kill"): 1,
+    (EXECUTOR, "pause"): 1,
+    (FOLLOWER, "kill"): 2,
+    (FOLLOWER, "pause"): 1,
 }
 
 
@@ -39,7 +53,8 @@ class Fault:
     part: str
     fault: str
     client: int | None
-    """The client whose SuperNode, ClientApp or connection is meant; None for all connections."""
+    """The client whose SuperNode, ClientApp or connection is meant; None for all clients' connections, or for
+    those of every second client (half)."""
     start: float
     seconds: float
     trouble: str = ""
@@ -48,6 +63,8 @@ class Fault:
     """Seconds that each chunk is delayed."""
     reset: bool = False
     """Whether connections break when a partition is healed, instead of going on."""
+    front: int | None = None
+    """The front end whose process or connections are meant, if there are several; None for all."""
 
 
 @dataclass(frozen=True)
@@ -62,36 +79,49 @@ class Episode:
         """Return it for a JSON line, without the settings that are not used."""
         always = {"client", "start", "seconds"}
         faults = [
-            {name: value for name, value in asdict(fault).items() if value or name in always}
+            {
+                name: value
+                for name, value in asdict(fault).items()
+                if value or name in always or (name == "front" and value is not None)
+            }
             for fault in self.faults
         ]
         return {"episode": self.number, "quiet": self.quiet, "faults": faults}
 
 
-def episode(seed, number, num_clients, parts):
+def episode(seed, number, num_clients, parts, fronts=1):
     """Return an episode of the schedule of a seed.
 
     Parameters
     ----------
     parts : frozenset of str
         "part fault" of `FAULTS` that the engine can suffer.
+    fronts : int
+        How many front ends the server has.
     """
     chance = random.Random(f"{seed} {number}")
     known = [(part, fault) for part, fault in FAULTS if f"{part} {fault}" in parts]
     kinds = chance.choices(known, [FAULTS[kind] for kind in known], k=chance.choice((1, 1, 2, 3)))
-    faults = tuple(_fault(chance, part, fault, num_clients) for part, fault in kinds)
+    faults = tuple(_fault(chance, part, fault, num_clients, fronts) for part, fault in kinds)
     return Episode(number, round(chance.uniform(1, 4), 2), faults)
 
 
-def _fault(chance, part, fault, num_clients):
-    longest = {"lock": LONGEST_LOCK, "pause": LONGEST_PAUSE, "partition": LONGEST_PARTITION}.get(fault, 0.0)
+def _fault(chance, part, fault, num_clients, fronts):
+    longest = LONGEST_OUTAGE.get((part, fault), LONGEST.get(fault, 0.0))
     seconds = round(min(longest, chance.choice((0.3, 1.0)) * chance.uniform(0.1, 1) * longest), 2)
-    client = chance.randrange(num_clients) if part in (SUPERNODE, CLIENTAPP, NETWORK) else None
+    one = part in (SUPERNODE, CLIENTAPP, NETWORK) and fault != "half"
+    client = chance.randrange(num_clients) if one else None
     start = round(chance.uniform(0, 3), 2)
-    if part != NETWORK:
-        return Fault(part, fault, client, start, seconds)
-    if chance.random() < 0.25:
+    front = None
+    if fronts > 1 and part in (SUPERLINK, EXECUTOR, MACHINE, LINK, NETWORK):
+        front = chance.randrange(fronts)
+    if part not in (NETWORK, LINK):
+        return Fault(part, fault, client, start, seconds, front=front)
+    if one and chance.random() < 0.25:
         client = None
     trouble = chance.choice([each for each in Trouble if each is not Trouble.NONE])
     delay = round(chance.uniform(0.2, 2), 2) if trouble is Trouble.DELAY else 0.0
-    return Fault(part, fault, client, start, seconds, trouble.value, delay, chance.random() < 0.5)
+    reset = chance.random() < 0.5
+    if fronts > 1 and one and chance.random() < 0.5:
+        front = None
+    return Fault(part, fault, client, start, seconds, trouble.value, delay, reset, front)

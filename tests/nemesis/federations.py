@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import shutil
+import signal
+import sqlite3
 import subprocess
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -14,6 +16,7 @@ from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import copy_app
 from deploy.hosting.server import CONNECTION, Server
 from deploy.processes.groups import wait_until
+from deploy.runs.follow_and_resume import Watcher, train
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import CheckpointFolder
 
@@ -24,6 +27,7 @@ from .faults import CLIENTAPP, SERVERAPP, SUPERNODE
 
 HERE = Path(__file__).parent
 END_GRACE = 10.0  # s that processes have to end when their parent has
+LOCK_WAIT = 8.0  # s in which a lock of the database must be free
 
 
 class Target:
@@ -63,7 +67,11 @@ class Federation(ABC):
     """
 
     faults: frozenset[str]
-    """"part fault" of `schedule.FAULTS` that it can suffer."""
+    """"part fault" of `faults.FAULTS` that it can suffer."""
+    fronts = 1
+    """How many front ends the server has."""
+    bound = 15.0
+    """Seconds from the last healing of an episode until a round, on an idle machine."""
 
     def __init__(self, folder, num_clients):
         self.folder = folder
@@ -93,20 +101,49 @@ class Federation(ABC):
     def database(self):
         """The SuperLink's."""
 
-    def target(self, part, client=None):
+    def train(self, engine, trial, say):
+        """Train, and follow the run to its end; resume it if its ServerApp dies."""
+        train(engine, [trial], Watcher(say), at_once=False)
+
+    def shorten(self, trial, rounds):
+        """Let the run end after so many rounds: killed and resumed, it has few to go."""
+        trial.run_config["num-rounds"] = rounds
+        target = self.target(SERVERAPP)
+        if target is not None:
+            target.signal(signal.SIGKILL)
+
+    def connections(self, fault):
+        """Return the proxies of the connections that a fault of the network means."""
+        return self.proxies if fault.client is None else [self.proxies[fault.client]]
+
+    def lock(self):
+        """Take the database's only write lock, as a backup or an operator's shell may; return what heals."""
+        connection = sqlite3.connect(
+            self.database, timeout=LOCK_WAIT, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("BEGIN EXCLUSIVE")
+
+        def heal():
+            with contextlib.suppress(sqlite3.Error):
+                connection.rollback()
+            connection.close()
+
+        return heal
+
+    def target(self, part, client=None, front=None):
         """Return a process, None if it does not exist now."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             if part == SERVERAPP:
                 return self._serverapp()
             if part == CLIENTAPP:
                 return self._clientapp(client or 0)
-            pid = self._pid(part, client)
+            pid = self._pid(part, client, front)
             return None if pid is None else Target(pid)
         return None
 
     @abstractmethod
-    def _pid(self, part, client):
-        """Return the process id of the SuperLink or a SuperNode."""
+    def _pid(self, part, client, front):
+        """Return the process id of another program: the SuperLink, a SuperNode, ..."""
 
     def _serverapp(self):
         folder = CheckpointFolder(self.run / CHECKPOINTS)
@@ -140,7 +177,7 @@ class ClusterFederation(Federation):
     def database(self):
         return self.folder / "cluster" / "state" / "superlink.db"
 
-    def _pid(self, part, client):
+    def _pid(self, part, client, front):
         if part == SUPERNODE:
             return self._cluster.client_processes[client or 0].pid
         return self._cluster.superlink_pid
@@ -181,11 +218,11 @@ class ServerFederation(Federation):
             *("server", "up", "--host", "localhost", "--listen", "127.0.0.1", "--dir", str(folder)),
             *("--port", str(port), "--control-port", str(control)),
         )
-        held.callback(_end, up)
+        held.callback(end, up)
         up.wait_for("up at localhost:")
         for client in range(self.num_clients):
             self.proxies.append(Proxy(port))
-            held.callback(_end, self._join(client))
+            held.callback(end, self._join(client))
         for client in range(self.num_clients):
             log = self.folder / f"device-{client:02d}.log"
             assert wait_until(lambda log=log: "online as" in log.read_text(), 120), log.read_text()
@@ -215,7 +252,7 @@ class ServerFederation(Federation):
     def _device(self, client):
         return self.folder / f"device-{client:02d}"
 
-    def _pid(self, part, client):
+    def _pid(self, part, client, front):
         return first_with_argument(
             str(self._device(client or 0) / "key") if part == SUPERNODE else str(self.database)
         )
@@ -249,6 +286,6 @@ def first_with_argument(argument):
     return next(processes_with_argument(argument), None)
 
 
-def _end(running):
+def end(running):
     with contextlib.suppress(subprocess.TimeoutExpired):
         running.end()

@@ -2,28 +2,27 @@
 
 import itertools
 import json
-import signal
 import threading
 import time
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from safetensors.numpy import load_file
 
-from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import Trial
 from server.history import FILE_NAME, RunHistory
 
 from .checker import Verdict, check
 from .faults import SERVERAPP, episode
-from .federations import ENGINES
+from .front_ends import ENGINES
 from .play import play
 from .watch import Watch
 
 FOREVER = 1_000_000  # rounds; the nemesis lowers the number when its time is over
 LAST_ROUNDS = 5
 STOPPED = "told to end"  # of a ServerApp that got SIGTERM: its operator resumes the run
-START_LIMIT, END_LIMIT = 180.0, 240.0  # s
+START_LIMIT, END_LIMIT = 300.0, 240.0  # s
 DEAD = 240.0  # s without a round after an episode: the run is given up
 SETTLE = 30.0  # s that the nemesis waits for all clients before the next episode
 LOOK = 0.1  # s
@@ -43,7 +42,8 @@ class Report:
     episodes: list[dict[str, Any]] = field(default_factory=list)
     """Each with "live" and "whole": seconds from the last healing until a round was completed, and until one
     was completed for which all clients were available (None: not before the next episode). "slowness" is that
-    of the machine until the first of these rounds, see `Slowness`."""
+    of the machine until the first of these rounds, see `Slowness`; "gap" the longest time without a completed
+    round, from the first fault to the round after the healing, s."""
     verdict: Verdict | None = None
     resumes: int = 0
     minutes: float = 0.0
@@ -56,16 +56,18 @@ class Nemesis:
     ----------
     folder : Path
         Must not exist; keeps the history, the schedule, the outcome and all logs.
-    bound : float
+    bound : float, optional
         Seconds after the last healing of an episode within which a round must be completed, on a machine of
-        its own; times the measured `Slowness`.
+        its own; times the measured `Slowness`. By default, that of the federation.
     say : Callable[[str], None]
         Receives a line for the operator.
+    plan : sequence of Episode, optional
+        The schedule. By default, that of the seed, until the time is over.
     """
 
-    def __init__(self, folder, *, seed, minutes, engine, bound, clients, per_round, deadline, say):
+    def __init__(self, folder, *, seed, minutes, engine, bound, clients, per_round, deadline, say, plan=None):
         folder.mkdir(parents=True)
-        self.report = Report(seed, engine, str(folder), bound)
+        self.report = Report(seed, engine, str(folder), bound or ENGINES[engine].bound)
         self._folder, self._minutes, self._say = folder, minutes, say
         self._clients, self._per_round = clients, per_round
         self._federation = ENGINES[engine](folder, clients)
@@ -81,7 +83,8 @@ class Nemesis:
             "output-dir": str(self._federation.run),
         }
         self._trial = Trial("run", config, RunHistory(self._federation.run / FILE_NAME))
-        self._problems = []
+        self._plan = plan
+        self._problems, self._stops = [], 0
         self._slowness = Slowness()
 
     def run(self):
@@ -108,28 +111,30 @@ class Nemesis:
         """Follow the run as `cohort up` does; if it ends too early, resume it as its operator would."""
         for attempt in itertools.count(2):
             try:
-                train(engine, [self._trial], Watcher(self._say), at_once=False)
+                self._federation.train(engine, self._trial, self._say)
             except Exception as error:
                 self._problems.append(f"the engine ended: {error!r}")
                 return
             if self._trial.done:
                 return
-            if self._trial.problem != STOPPED and self._trial.run_config["num-rounds"] == FOREVER:
-                self._problems.append(f"the run ended by itself: {self._trial.problem}")
+            if self._trial.run_config["num-rounds"] == FOREVER:
+                if self._trial.problem != STOPPED:
+                    self._problems.append(f"the run ended by itself: {self._trial.problem}")
+                self._stops += self._trial.problem == STOPPED
             self._say(f"resumed by hand: {self._trial.problem}")
             if len(self._problems) > 5:
                 return
             self._trial = replace(self._trial, name=f"run-by-hand-{attempt}")  # a cluster knows the other
 
     def _attack(self, watch, end):
-        number = 0
-        while time.monotonic() < end:
-            now = episode(self.report.seed, number, self._clients, self._federation.faults)
+        for now in self._plan or self._drawn():
+            if time.monotonic() > end:
+                return
             with (self._folder / "schedule.jsonl").open("a") as file:
                 file.write(json.dumps(now.line()) + "\n")
             self._say(describe(now))
             time.sleep(now.quiet)
-            before = len(watch.rounds)
+            before, began = len(watch.rounds), time.time()
             faults = play(now, self._federation)
             healed = time.time()
             self._slowness = Slowness()
@@ -143,6 +148,7 @@ class Nemesis:
                 "whole": whole,
                 "slowness": slowness,
                 "rounds": len(watch.rounds) - before,
+                "gap": longest_gap([line["at"] for line in watch.rounds_since(0)], began, healed),
             }
             self.report.episodes.append(outcome)
             with (self._folder / "episodes.jsonl").open("a") as file:
@@ -152,10 +158,15 @@ class Nemesis:
             if live is None or live > self.report.bound * slowness:
                 took = f"{_seconds(live)} until a round was completed"
                 limit = f"{self.report.bound:g} s on a machine that is {slowness:g} times slower than alone"
-                self.report.violations.append(f"episode {number}: {took}, not {limit}")
+                self.report.violations.append(f"episode {now.number}: {took}, not {limit}")
             if live is None:
                 return
-            number += 1
+
+    def _drawn(self):
+        """Yield the episodes of the seed."""
+        federation = self._federation
+        for number in itertools.count():
+            yield episode(self.report.seed, number, self._clients, federation.faults, federation.fronts)
 
     def _wait_for_round(self, watch, since, limit, available):
         """Return the seconds until a round with so many available clients was completed."""
@@ -170,12 +181,9 @@ class Nemesis:
         return round(first[0]["at"] - since, 2) if first else None
 
     def _finish(self, trainer):
-        """End the run by a last kill of the ServerApp: resumed, it has few rounds to go."""
+        """Let the run end after a few more rounds."""
         reached = max(line["round"] for line in self._rounds())
-        self._trial.run_config["num-rounds"] = reached + LAST_ROUNDS
-        target = self._federation.target(SERVERAPP)
-        if target is not None:
-            target.signal(signal.SIGKILL)
+        self._federation.shorten(self._trial, reached + LAST_ROUNDS)
         trainer.join(END_LIMIT)
         if trainer.is_alive():
             self.report.violations.append(f"the run did not end within {END_LIMIT:g} s")
@@ -189,6 +197,13 @@ class Nemesis:
         report, run = self.report, self._federation.run
         report.resumes = watch.resumes
         report.violations += self._problems + watch.violations
+        told = sum(
+            fault["part"] == SERVERAPP and fault["fault"] == "restart" and outcome["hit"]
+            for each in report.episodes
+            for fault, outcome in zip(each["faults"], each["outcome"], strict=True)
+        )
+        if self._stops > told:
+            report.violations.append(f"the run was told to end {told} times, and ended {self._stops} times")
         if not (run / FILE_NAME).exists():
             return
         last = run / "model.safetensors"
@@ -232,15 +247,28 @@ class Slowness:
         self._processor += time.thread_time() - processor
 
 
+def longest_gap(completed, began, healed):
+    """Return the longest time between two rounds, of those that ended between two times or next to them.
+
+    Parameters
+    ----------
+    completed : list of float
+        When each round was completed, in this order; s.
+    """
+    gaps = [after - before for before, after in pairwise(completed) if after > began and before < healed]
+    return round(max(gaps, default=0.0), 2)
+
+
 def describe(now):
     """Return an episode as one line."""
     faults = []
     for fault in now.faults:
         who = "" if fault.client is None else f" {fault.client}"
+        at = "" if fault.front is None else f" at front end {fault.front}"
         how = f" {fault.trouble}" if fault.trouble else ""
         long = f" for {fault.seconds:g} s" if fault.seconds else ""
         after = " then reset" if fault.reset else ""
-        faults.append(f"{fault.fault} {fault.part}{who}{how}{long}{after}")
+        faults.append(f"{fault.fault} {fault.part}{who}{at}{how}{long}{after}")
     return f"episode {now.number}: {'; '.join(faults)}"
 
 

@@ -1,14 +1,12 @@
 """Carries out faults on a running federation."""
 
-import contextlib
 import signal
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
 
 from ..support.proxy import Trouble
-from .faults import CLIENTAPP, DATABASE, NETWORK
+from .faults import CLIENTAPP, DATABASE, LINK, MACHINE, NETWORK, POSTGRES
 
 LOOK = 0.01  # s
 LOOK_FOR = 8.0  # s in which the process of a fault must show up; a ClientApp exists only while it trains
@@ -52,32 +50,19 @@ def play(episode, federation):
 
 def _begin(fault, federation):
     """Begin a fault; return what heals it, None if there was nothing to be hit."""
-    if fault.part == NETWORK:
-        proxies = federation.proxies if fault.client is None else [federation.proxies[fault.client]]
+    if fault.part in (NETWORK, LINK):
+        proxies = federation.connections(fault)
         for proxy in proxies:
             proxy.suffer(Trouble(fault.trouble), fault.delay)
         return lambda: [proxy.heal(reset=fault.reset) for proxy in proxies] and None
     if fault.part == DATABASE:
-        return _lock(federation)
+        return federation.lock()
+    if fault.part in (MACHINE, POSTGRES):
+        return federation.fail(fault)
     end = time.monotonic() + LOOK_FOR
     while time.monotonic() < end:
-        target = federation.target(fault.part, fault.client)
+        target = federation.target(fault.part, fault.client, fault.front)
         if target is not None and target.signal(SIGNALS[fault.fault]):
             return lambda: fault.fault == "pause" and target.signal(signal.SIGCONT) and None
         time.sleep(LOOK if fault.part == CLIENTAPP else 10 * LOOK)
     return None
-
-
-def _lock(federation):
-    """Take the database's only write lock, as a backup or an operator's shell may."""
-    connection = sqlite3.connect(
-        federation.database, timeout=LOOK_FOR, isolation_level=None, check_same_thread=False
-    )
-    connection.execute("BEGIN EXCLUSIVE")
-
-    def heal():
-        with contextlib.suppress(sqlite3.Error):
-            connection.rollback()
-        connection.close()
-
-    return heal

@@ -22,8 +22,8 @@ from ..support.proxy import Proxy, Trouble
 from ..support.toy_grid import ToyGrid, node_of
 from . import client_app, nemesis
 from .checker import check
-from .faults import FAULTS, episode
-from .federations import ENGINES
+from .faults import FAULTS, Fault, episode
+from .front_ends import ENGINES, FrontEndsFederation
 from .updates import trained
 from .watch import Watch
 
@@ -33,12 +33,14 @@ CLIENTS, PER_ROUND, ROUNDS = 4, 3, 8
 
 
 def schedule(seed, engine="server", episodes=200):
-    return [episode(seed, number, CLIENTS, ENGINES[engine].faults).line() for number in range(episodes)]
+    kind = ENGINES[engine]
+    return [episode(seed, number, CLIENTS, kind.faults, kind.fronts).line() for number in range(episodes)]
 
 
 def test_the_schedule_is_a_function_of_the_seed():
     assert schedule(1) == schedule(1)
     assert schedule(1) != schedule(2)
+    assert schedule(1, "front-ends") == schedule(1, "front-ends")
     assert schedule(1)[150] == episode(1, 150, CLIENTS, ENGINES["server"].faults).line()
 
 
@@ -47,9 +49,13 @@ def test_a_schedule_has_every_fault_that_its_engine_can_suffer(engine):
     faults = [fault for line in schedule(3, engine) for fault in line["faults"]]
     drawn = Counter(f"{fault['part']} {fault['fault']}" for fault in faults)
     assert set(drawn) == ENGINES[engine].faults
-    assert ENGINES["server"].faults == {f"{part} {fault}" for part, fault in FAULTS}
+    assert {fault for each in ENGINES.values() for fault in each.faults} == {
+        f"{part} {fault}" for part, fault in FAULTS
+    }
+    fronts = {fault["front"] for fault in faults if "front" in fault}
+    assert fronts == (set(range(ENGINES[engine].fronts)) if ENGINES[engine].fronts > 1 else set())
     assert {fault.get("trouble") for fault in faults} >= {"refuse", "silence", "half-open", "delay"}
-    assert all(0 <= fault["start"] <= 3 and fault["seconds"] <= 25 for fault in faults)
+    assert all(0 <= fault["start"] <= 3 and fault["seconds"] <= 40 for fault in faults)
 
 
 def test_slowness_is_the_time_that_computing_takes_beyond_its_processor_time(monkeypatch):
@@ -67,6 +73,42 @@ def test_slowness_is_the_time_that_computing_takes_beyond_its_processor_time(mon
     assert slowness.factor == 1.0
     slowness.measure()
     assert slowness.factor == pytest.approx(3.0, rel=0.3)
+
+
+def test_the_longest_gap_counts_the_rounds_between_the_first_fault_and_the_healing():
+    completed = [0.0, 9.0, 10.0, 12.5, 13.0, 17.0, 18.0, 40.0]
+    assert nemesis.longest_gap(completed, 11.0, 17.5) == 4.0
+    assert nemesis.longest_gap(completed, 11.0, 12.0) == 2.5
+    assert nemesis.longest_gap([], 11.0, 12.0) == 0.0
+
+
+def test_a_run_that_ends_as_if_somebody_had_stopped_it_is_a_violation(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENGINES, "none", lambda folder, clients: SimpleNamespace(run=folder / "run"))
+    given = {"seed": 0, "minutes": 1, "bound": 1, "clients": 1, "per_round": 1, "deadline": 1, "say": print}
+    judge = nemesis.Nemesis(tmp_path / "all", engine="none", **given)
+    stop = {"faults": [{"part": "serverapp", "fault": "restart"}], "outcome": [{"hit": True}]}
+    judge.report.episodes, judge._stops = [stop, stop], 2
+    judge._judge(SimpleNamespace(resumes=2, violations=[]))
+    assert judge.report.violations == []
+    judge._stops = 3
+    judge._judge(SimpleNamespace(resumes=3, violations=[]))
+    assert judge.report.violations == ["the run was told to end 2 times, and ended 3 times"]
+
+
+def test_the_faults_of_a_network_cut_off_the_connections_that_they_name():
+    federation = object.__new__(FrontEndsFederation)
+    federation.num_clients, federation._links = 4, ["link 0", "link 1"]
+    federation._paths = [[f"{client} at {front}" for front in (0, 1)] for client in range(4)]
+
+    def cut(**fields):
+        return federation.connections(Fault(**{"client": None, "start": 0, "seconds": 1, **fields}))
+
+    assert cut(part="link", fault="partition", front=1) == ["link 1"]
+    assert cut(part="network", fault="half", front=0) == ["0 at 0", "2 at 0"]
+    assert cut(part="network", fault="half", front=1) == ["1 at 1", "3 at 1"]
+    assert cut(part="network", fault="partition", client=2, front=1) == ["2 at 1"]
+    assert cut(part="network", fault="partition", client=2) == ["2 at 0", "2 at 1"]
+    assert len(cut(part="network", fault="partition")) == 8
 
 
 # --- the proxy -----------------------------------------------------------------------------------------

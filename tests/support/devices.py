@@ -1,6 +1,7 @@
 """A server and devices as their users run them, each in a process of its own."""
 
 import contextlib
+import os
 import stat
 import subprocess
 import sys
@@ -50,13 +51,20 @@ def cohort(*arguments, folder, program=COHORT):
 
 
 class Running:
-    """A running `cohort client join` or `cohort server up`, and its output."""
+    """A running `cohort client join` or `cohort server up`, and its output.
 
-    def __init__(self, log, *arguments, program=(str(COHORT),)):
+    `environment`: variables that it has besides those of this process.
+    """
+
+    def __init__(self, log, *arguments, program=(str(COHORT),), environment=()):
         self.log = log
         with log.open("a") as output:
             self.process = subprocess.Popen(
-                [*program, *arguments], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                [*program, *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **dict(environment)},
             )
 
     @property

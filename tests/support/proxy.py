@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import enum
+import random
 import socket
 import struct
 import sys
@@ -117,7 +118,7 @@ class Proxy:
             _reset(client)
             return
         try:
-            server = socket.create_connection(("127.0.0.1", self.target))
+            server = self._reach()
         except OSError:
             _reset(client)
             return
@@ -126,6 +127,9 @@ class Proxy:
             self._pairs.add(pair)
         for source, sink, upwards in ((client, server, True), (server, client, False)):
             threading.Thread(target=self._pump, args=(pair, source, sink, upwards), daemon=True).start()
+
+    def _reach(self):
+        return socket.create_connection(("127.0.0.1", self.target))
 
     def _pump(self, pair, source, sink, upwards):
         try:
@@ -159,13 +163,33 @@ class Proxy:
             _reset(each)
 
 
+class Balancer(Proxy):
+    """Forwards each connection to one of several ports at random, of those at which a program listens."""
+
+    def _reach(self):
+        *others, last = random.sample(self.target, len(self.target))
+        for port in others:
+            with contextlib.suppress(OSError):
+                return socket.create_connection(("127.0.0.1", port))
+        return socket.create_connection(("127.0.0.1", last))
+
+
 class HttpProxy(Proxy):
-    """An HTTP proxy with a password, whose tunnels all lead to one port, whatever host they ask for."""
+    """An HTTP proxy with a password, whose tunnels lead to other proxies, by the host that they ask for.
+
+    Parameters
+    ----------
+    target : int
+        The port to which the tunnels to all other hosts lead.
+    tunnels : mapping of str to Proxy
+        By host.
+    """
 
     LOGIN = "ward:p%40ss"  # as in an address; the password is p@ss
 
-    def __init__(self, target):
+    def __init__(self, target, tunnels=()):
         super().__init__(target)
+        self.tunnels = dict(tunnels)
         self.asked = []  # the first lines of the requests with the right password
         self.url = f"http://{self.LOGIN}@127.0.0.1:{self.port}"
 
@@ -182,7 +206,8 @@ class HttpProxy(Proxy):
             return
         self.asked.append(first)
         client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        super()._connect(client)
+        host = first.split()[1].rpartition(":")[0]
+        Proxy._connect(self.tunnels.get(host, self), client)
 
 
 def _reset(connection):

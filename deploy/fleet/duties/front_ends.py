@@ -7,12 +7,14 @@ only if this connection is lost. After that, and every `CATCH_UP` seconds, a fro
 
 On the same connection a front end says every `BEAT` seconds that it lives, and every `spread.LOOK` seconds
 it counts who has how many devices. If it has not for
-`postgres.LEASE` seconds, another one gives its nodes the time to return that they have after a restart.
+`postgres.LEASE` seconds, another one gives its nodes the time to return that they have after a restart. A
+front end that is cut off from the database lets its nodes go there.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import select
 import threading
 import time
@@ -79,6 +81,7 @@ class FrontEnd:
         self._beaten = 0.0  # the last sign of life (time.monotonic(), s)
         self._invited = False  # whether invitations were made or withdrawn elsewhere
         self._counted = 0.0  # the last look who has how many devices (time.monotonic(), s)
+        self._let_go = 0.0  # when nodes were last let go (time.monotonic(), s)
 
     def tell(self, kind: str, what: object) -> None:
         """Tell the other front ends what has happened here. This never waits.
@@ -114,7 +117,22 @@ class FrontEnd:
                     self._serve(connection)
             except Exception as error:  # such as a restart of the database
                 getLogger("flwr").warning("The connection to the other front ends: %s", postgres.line(error))
+                if time.monotonic() - self._beaten > LEASE:
+                    self._let_nodes_go()
                 self._over.wait(PAUSE)
+
+    def _let_nodes_go(self) -> None:
+        """Let some nodes look for another front end, whose held heartbeats would keep them here for minutes.
+
+        Their heartbeats are answered. The next ones fail, as long as the database cannot be reached from
+        here. A few nodes at a time: if all front ends have lost the database, they ask again and again.
+        """
+        if time.monotonic() - self._let_go < spread.LOOK:
+            return
+        self._let_go = time.monotonic()
+        nodes = sorted(self._duties.presence.movable())
+        for node in random.sample(nodes, min(spread.MOST, len(nodes))):
+            self._duties.presence.answer(node)
 
     def _serve(self, connection: Any) -> None:
         connection.add_notify_handler(lambda note: self._hear(note.payload, note.pid, connection))

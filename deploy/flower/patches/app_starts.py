@@ -113,5 +113,15 @@ apps = _Apps()
 
 
 def fork_apps() -> None:
-    """Let Flower's executor start apps through the fork server."""
-    replace(EXECUTOR, subprocess=like(subprocess, Popen=apps.start))
+    """Let Flower's executor start apps through the fork server, and let ServerApps outlive it.
+
+    In stock Flower, an app that loses its parent ends as if somebody had stopped the run.
+    """
+
+    def start(command: list[str], **settings: Any) -> None:
+        if command[0] == "flwr-serverapp" and "--parent-pid" in command:
+            place = command.index("--parent-pid")
+            command = command[:place] + command[place + 2 :]
+        apps.start(command, **settings)
+
+    replace(EXECUTOR, subprocess=like(subprocess, Popen=start))

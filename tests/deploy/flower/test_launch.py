@@ -122,6 +122,20 @@ def test_programs_of_a_server_are_started_by_the_launcher_without_a_fork_server_
     ]
 
 
+def test_a_serverapp_of_an_executor_does_not_end_with_it(monkeypatch):
+    executor = importlib.import_module(app_starts.EXECUTOR)
+    monkeypatch.setattr(executor, "subprocess", executor.subprocess)
+    started = []
+    monkeypatch.setattr(app_starts.apps, "start", lambda command, **_: started.append(command))
+    app_starts.fork_apps()
+    for name in ("flwr-serverapp", "flwr-clientapp"):
+        executor.subprocess.Popen([name, "--token", "t", "--parent-pid", "7", "--insecure"])
+    assert started == [
+        ["flwr-serverapp", "--token", "t", "--insecure"],
+        ["flwr-clientapp", "--token", "t", "--parent-pid", "7", "--insecure"],
+    ]
+
+
 def test_the_token_of_a_task_is_not_among_the_arguments_that_everybody_can_read():
     code = (
         "import argparse, sys; from flwr.common import args; parser = argparse.ArgumentParser(); "

@@ -301,6 +301,23 @@ def test_what_was_told_while_the_database_was_away_is_found_in_its_tables(fronts
     assert wait_until(lambda: ("node", node) in two.heard, 20)
 
 
+def test_nodes_of_a_front_end_that_is_cut_off_from_the_database_are_let_go(fronts, postgres, monkeypatch):
+    monkeypatch.setattr(front_ends, "PAUSE", 0.1)
+    monkeypatch.setattr(front_ends, "LEASE", 0.5)
+    one = fronts[0].start()
+    answered = []
+    for number, headers in enumerate([(), (wire.MOVES,)]):
+        node, call = one.node(f"node {number}"), Connection(wire.LONG, *headers)
+        one.state.note_heartbeat(node, presence.FOREVER)
+        note = lambda _, number=number: answered.append(number)  # noqa: E731
+        one.duties.presence.hold(None, node, call).run(lambda look: look(), note, print)
+    postgres.stop()
+    try:
+        assert wait_until(lambda: answered == [1], 20)  # the other one is a device of before
+    finally:
+        postgres.start()
+
+
 def works(state):
     try:
         return state.rows("SELECT 1") == [(1,)]
