@@ -164,7 +164,7 @@ def test_ties_are_broken_at_random(kind):
 def test_d_equal_to_k_is_sampling_in_proportion_to_data_and_biased(kind, here):
     """Footnote 2 calls it unbiased. Losses do not matter, and the largest clients get too little."""
     selector = make(kind, num_candidates=2)
-    included, rounds = np.zeros(6), 1200
+    included, rounds = np.zeros(6), 600
     for round in range(rounds):
         included[choose(selector, round, np.arange(6.0), available=here).clients] += 1 / rounds
     here = np.array(here)
@@ -173,11 +173,6 @@ def test_d_equal_to_k_is_sampling_in_proportion_to_data_and_biased(kind, here):
     assert (np.abs(included[here] - expected) <= 5 * errors).all()
     # The mean weight is inclusion/K: of client 5, far below its share of the data.
     assert included[5] / 2 < due[-1] - 0.05 - 5 * errors[-1] / 2
-
-
-def test_the_bias_of_d_equal_to_k_by_hand():
-    """p = 1/4, 1/4, 1/2: client 2 is in with probability 1/2 + 2 · 1/4 · 2/3 = 5/6, and not with K p = 1."""
-    np.testing.assert_allclose(inclusion([1, 1, 2], 2), [7 / 12, 7 / 12, 5 / 6])
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
