@@ -1,4 +1,4 @@
-"""Draws follow their distribution, and their importance weights have mean 1."""
+"""Draws follow their distribution; designs/test_designs has the mean of their importance."""
 
 from itertools import permutations
 from math import prod
@@ -18,19 +18,6 @@ from strategies.numerics.sampling import (
 
 P = np.array([0.05, 0.5, 0.15, 0.3])
 DRAWS = 8_000
-
-
-# A mean over DRAWS is compared within 5 standard errors: a false alarm about once in a million entries.
-@pytest.mark.parametrize("draw", [draw_with_replacement, draw_without_replacement])
-@pytest.mark.parametrize("k", [1, 2, 4])
-def test_importance_has_mean_1(draw, k):
-    rng = np.random.default_rng(1)
-    importance = np.zeros((DRAWS, P.size))
-    for row in importance:
-        drawn = draw(P, k, rng)
-        row[drawn.clients] = drawn.importance
-    error = importance.std(axis=0) / np.sqrt(DRAWS) + 1e-12
-    assert (np.abs(importance.mean(axis=0) - 1) < 5 * error).all()
 
 
 def test_with_replacement_counts_are_multinomial():
