@@ -78,27 +78,6 @@ def test_an_extended_run_keeps_the_rates_of_its_state():
     np.testing.assert_array_equal(selector.probabilities, longer.probabilities)
 
 
-@pytest.mark.parametrize(
-    ("settings", "kind", "text"),
-    [
-        ({"num_rounds": None}, ValueError, "num_rounds = None"),
-        ({"alpha": 0}, ValueError, r"alpha = 0\.0: must be finite and between 1e-15 and 1"),
-        ({"alpha": 1.5}, ValueError, r"alpha = 1\.5"),
-        ({"alpha": float("nan")}, ValueError, "alpha = nan"),
-        ({"alpha": True}, TypeError, "alpha = True"),
-        ({"alpha": "0.4"}, TypeError, "alpha = '0.4'"),
-        ({"learning_rate_multiplier": 0.0}, ValueError, r"learning_rate_multiplier = 0\.0"),
-        ({"rates": "K2"}, ValueError, "rates = 'K2': must be one of 'v1', 'v2'"),
-        ({"gamma": 1.0}, ValueError, "gamma = 1.0: must be one of 'scale-free', 'printed'"),
-        ({"a_max": 0.0}, ValueError, r"a_max = 0\.0: must be finite and between 1e-200 and 1e\+200"),
-        ({"expert_base": "K"}, ValueError, "its settings are: replacement, design, ask_norms, alpha, rates"),
-    ],
-)
-def test_bad_settings_are_refused(settings, kind, text):
-    with pytest.raises(kind, match=text):
-        osmd(4, **settings)
-
-
 def test_an_int_does_for_a_float():
     assert osmd(4, alpha=1).settings.alpha == 1.0
 

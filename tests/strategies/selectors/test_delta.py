@@ -70,23 +70,6 @@ def test_the_number_of_local_steps_is_that_of_the_run_unless_it_is_given(name):
     assert settings_of_run("prac-is", {}, 5) == {}
 
 
-@pytest.mark.parametrize("kind", [DeltaSelector, PracDeltaSelector])
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"smoothness": 1.0}, "smoothness = 1.0, local_learning_rate = None, .*must all be given, or none"),
-        ({"alpha_1": 0, "alpha_2": 0}, r"alpha_1 = 0\.0, alpha_2 = 0\.0: must not both be 0"),
-        ({"alpha_1": -1.0}, r"alpha_1 = -1\.0"),
-        ({"local_steps": 0}, "local_steps = 0"),
-        ({"floor": 0.0}, r"floor = 0\.0: must be finite and between 1e-09 and 1"),
-        ({"design": "pareto"}, "design = 'pareto': must be one of 'own', 'independent', 'stratified'"),
-    ],
-)
-def test_bad_settings_are_refused(kind, settings, text):
-    with pytest.raises(ValueError, match=text):
-        make(kind, 4, **settings)
-
-
 def test_a_client_that_misses_a_report_has_not_answered():
     selector = make(DeltaSelector, 5)
     reports = {"diversity": [1, np.nan, 2, 3, 1.0], "gradient_variance": [1, 1, 1, np.inf, 1.0]}

@@ -256,31 +256,6 @@ def test_a_resumed_run_drops_at_the_round_of_its_state():
     assert numbers_of_candidates(longer, [49, 50]) == [6, 2]
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "error", "text"),
-    [
-        (
-            PowDSelector,
-            {"num_candidates": 1},
-            ValueError,
-            "num_candidates = 1: must be >= 2 (the clients per",
-        ),
-        (PowDSelector, {"num_candidates": "4@1/1@9"}, ValueError, "num_candidates = 1"),
-        (PowDSelector, {"num_candidates": 2.5}, TypeError, "num_candidates = 2.5"),
-        (PowDSelector, {"num_candidates": -1}, ValueError, "num_candidates = -1"),
-        (PowDSelector, {"num_candidates": "many"}, ValueError, "num_candidates = 'many'"),
-        (PowDSelector, {"batch_size": 5}, ValueError, "batch_size = 5: pow-d has no such setting"),
-        (CPowDSelector, {"batch_size": 0}, ValueError, "batch_size = 0: must be >= 1"),
-        (AdaPowDSelector, {"num_rounds": None}, ValueError, "num_rounds = None: must be given with adapow-d"),
-        (AdaPowDSelector, {"halve_every": -1}, ValueError, "halve_every = -1"),
-        (AdaPowDSelector, {"drop_at": 1.5}, TypeError, "drop_at = 1.5"),
-    ],
-)
-def test_bad_settings_are_refused(kind, settings, error, text):
-    with pytest.raises(error, match=re.escape(text)):
-        make(kind, **settings)
-
-
 # rpow-d's memory.
 
 
