@@ -18,6 +18,8 @@ from hypothesis.extra import numpy as hnp
 from strategies import checkpoint
 from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 
+from ..support import disks
+
 
 def state(round):
     """Return a state that tells its round in every part."""
@@ -299,14 +301,8 @@ def said_until_killed(writer, folder, seconds):
     return [int(line) for line in (first + rest).split()]
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small file system")
 def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path):
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount: {mounted.stderr.decode().strip()}")
-    try:
+    with disks.mounted(tmp_path, "1m"):
         told = []
         folder = CheckpointFolder(tmp_path, report=told.append)
         weights = np.ones(60_000, np.float32)  # four would fit, a fifth does not
@@ -325,8 +321,6 @@ def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path):
         assert folder.save(Checkpoint(5, {"w": weights * 5}))
         assert folder.rounds() == [2, 3, 5]
         folder.release()
-    finally:
-        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 def test_unfinished_files_of_a_killed_writer_are_removed(tmp_path):

@@ -38,9 +38,7 @@ def rescaled(selector, selection, here):
 
 @pytest.mark.parametrize("kind", FAMILY)
 @pytest.mark.parametrize("initial", ["uniform", "sizes"])
-@pytest.mark.parametrize(
-    ("multiplier", "seed"), [(1.0, 1), (1e4, 1), pytest.param(100.0, 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("multiplier", "seed"), [(1e4, 1), pytest.param(1.0, 1, marks=pytest.mark.slow)])
 def test_lazy_equals_dense(kind, multiplier, initial, seed):
     """140 rounds of 400 to 500 clients that sleep, join and leave; 8 experts (osmd: 1)."""
     rng = np.random.default_rng(seed)
@@ -241,9 +239,6 @@ def test_one_giant_asleep():
         selector.select(1, unavailable=[0]).counts / 4,
         rtol=1e-14,
     )
-
-
-# OSMD
 
 
 # Adaptive-Doubling-OSMD
