@@ -66,10 +66,10 @@ def test_distributions_by_size_by_hand():
 
 
 def test_a_client_may_fill_distributions_of_its_own():
-    """Sizes 7, 1, 1, 1 and K = 2: client 0 is a segment of 1.4."""
-    wanted = expected({0: 1.0}, {0: 0.4, 1: 0.2, 2: 0.2, 3: 0.2})
+    """Sizes 12, 1, 1, 1 and K = 3: client 0 is a segment of 2.4."""
+    wanted = expected({0: 1.0}, {0: 1.0}, {0: 0.4, 1: 0.2, 2: 0.2, 3: 0.2})
     for name in ("clustered-sizes", "clustered-updates"):
-        selector = create(name, 4, client_sizes=[7, 1, 1, 1], clients_per_round=2, seed=3)
+        selector = create(name, 4, client_sizes=[12, 1, 1, 1], clients_per_round=3, seed=3)
         assert_close(frequencies(selector), wanted)
 
 

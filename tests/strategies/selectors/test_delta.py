@@ -190,12 +190,15 @@ def test_joiners_get_p_lambda_leavers_share_theirs_and_sizes_move_p():
     np.testing.assert_allclose(selector.probabilities, [0.25, 0.125, 0.125, 0.5], rtol=1e-7)
     selector.remove_clients([1])
     np.testing.assert_allclose(selector.probabilities, np.array([2, 0, 1, 4]) / 7, rtol=1e-7, atol=1e-300)
+    selector.add_clients([6.0])  # half of the data that is left
+    np.testing.assert_allclose(selector.probabilities, np.array([2, 0, 1, 4, 7]) / 14, rtol=1e-7, atol=1e-300)
+    selector.remove_clients([4])
     selector.set_sizes([2], [4.0])
-    np.testing.assert_allclose(selector.probabilities, np.array([2, 0, 4, 4]) / 10, rtol=1e-7, atol=1e-300)
+    np.testing.assert_allclose(selector.probabilities, np.array([2, 0, 4, 4, 0]) / 10, rtol=1e-7, atol=1e-300)
     selector.remove_clients([0, 2, 3])
     assert not selector.probabilities.any()
     selector.add_clients([1.0, 3.0])
-    np.testing.assert_allclose(selector.probabilities[4:], [0.25, 0.75], rtol=1e-7)
+    np.testing.assert_allclose(selector.probabilities[5:], [0.25, 0.75], rtol=1e-7)
 
 
 # Clusters
