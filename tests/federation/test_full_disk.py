@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import json
-import subprocess
 import threading
 import time
 
@@ -15,6 +14,7 @@ from server.history import FILE_NAME, RunHistory
 
 from ..nemesis.federations import ENGINES
 from ..nemesis.watch import Watch
+from ..support import disks
 from ..support.processes import linux, wait_for
 
 pytestmark = [pytest.mark.network, pytest.mark.slow, linux]
@@ -29,13 +29,10 @@ def disk(tmp_path, monkeypatch):
     """A file system of 200 MB, on which temporary files are too."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(folder)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("cannot mount")
-    (folder / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with disks.mounted(folder, "200m"):
+        (folder / "tmp").mkdir()
+        monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+        yield folder
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))

@@ -1,6 +1,5 @@
 """A run that was killed and resumed equals the run that was never stopped, bit for bit."""
 
-import errno
 import json
 import os
 import random
@@ -19,7 +18,7 @@ from deploy.engines.local_cluster import LocalCluster
 from deploy.processes.ports import free_ports
 from server.history import HistoryWriter, RunHistory
 from server.settings import CHECKPOINTS
-from strategies.checkpoint import CheckpointError, CheckpointFolder
+from strategies.checkpoint import CheckpointFolder
 
 from ..server.test_apps import federation
 from ..support.devices import COHORT, Running
@@ -93,8 +92,8 @@ MOMENTS = ("before its history line", "before its checkpoint", "after its checkp
 @pytest.mark.parametrize(
     ("selector", "moment", "round"),
     [
-        *(("adaptive-osmd", moment, round) for moment in MOMENTS for round in (1, 4, 6)),
-        *((selector, MOMENTS[1], 4) for selector in ("prac-delta", "pow-d", "mabs", "cluster-is")),
+        *(("adaptive-osmd", moment, round) for moment in MOMENTS for round in (1, 6)),
+        ("pow-d", MOMENTS[1], 4),
     ],
 )
 def test_a_run_killed_at_any_moment_resumes_as_the_same_run(tmp_path, monkeypatch, selector, moment, round):
@@ -113,13 +112,6 @@ def test_a_run_killed_at_any_moment_resumes_as_the_same_run(tmp_path, monkeypatc
     for model in ("model.safetensors", "best.safetensors"):
         ours, theirs = (tmp_path / run / model for run in ("killed", "undisturbed"))
         assert ours.read_bytes() == theirs.read_bytes()
-
-
-def test_resuming_without_a_checkpoint_begins_a_new_run(tmp_path):
-    federation(tmp_path / "resumed", resume=True)
-    federation(tmp_path / "begun")
-    assert rounds(tmp_path / "resumed") == rounds(tmp_path / "begun")
-    assert kinds(tmp_path / "resumed") == ["run", "resume", "end"]
 
 
 def test_a_history_without_its_first_line_is_refused_and_one_with_another_damaged_line_is_not(tmp_path):
@@ -167,16 +159,6 @@ def test_the_folder_of_another_run_is_refused_and_unchanged(tmp_path, change, me
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_a_run_without_a_usable_checkpoint_does_not_begin_again(tmp_path):
-    federation(tmp_path)
-    before = (tmp_path / "history.jsonl").read_bytes()
-    for file in (tmp_path / CHECKPOINTS).glob("*.npz"):
-        file.write_bytes(b"torn")
-    with pytest.raises(CheckpointError, match="holds no checkpoint that can be used"):
-        federation(tmp_path, resume=True)
-    assert (tmp_path / "history.jsonl").read_bytes() == before
-
-
 def test_a_run_ends_at_its_target_accuracy_and_stays_ended(tmp_path):
     federation(tmp_path / "all", num_rounds=6)
     accuracies = [line["test_accuracy"] for line in rounds(tmp_path / "all")]
@@ -209,35 +191,6 @@ def test_the_best_model_is_kept(tmp_path):
     task = tasks.create("digits")
     model = load_file(tmp_path / "best.safetensors")
     assert task.evaluate(model, task.test_data()).accuracy == of[best]["test_accuracy"]
-
-
-def test_a_full_disk_does_not_stop_the_run_and_costs_few_checkpoints(tmp_path, monkeypatch):
-    federation(tmp_path / "undisturbed", num_rounds=6)
-    fsync = os.fsync
-    full = False
-
-    def syncing(descriptor):
-        if full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(descriptor)
-
-    save = CheckpointFolder.save
-
-    def saving(folder, checkpoint):
-        nonlocal full
-        full = checkpoint.round >= 3
-        if checkpoint.round == 5:
-            raise Killed
-        return save(folder, checkpoint)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", syncing)
-        patch.setattr(CheckpointFolder, "save", saving)
-        with pytest.raises(Killed):
-            federation(tmp_path / "full", num_rounds=6)
-    assert CheckpointFolder(tmp_path / "full" / CHECKPOINTS).rounds() == [1, 2]
-    federation(tmp_path / "full", num_rounds=6, resume=True)
-    assert rounds(tmp_path / "full") == rounds(tmp_path / "undisturbed")
 
 
 # --- processes, and kill -9 ----------------------------------------------------------------------------

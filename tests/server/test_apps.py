@@ -385,6 +385,16 @@ def test_selector_settings_are_read_from_one_string():
     }
 
 
+def losses(folder, **settings):
+    lines = federation(folder, 4, num_rounds=3, selector="uniform", **settings)
+    return [line["test_loss"] for line in lines if line["type"] == "round"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return losses(tmp_path_factory.mktemp("plain"))
+
+
 @pytest.mark.parametrize(
     ("setting", "first_changed"),
     [
@@ -397,13 +407,8 @@ def test_selector_settings_are_read_from_one_string():
         ({"learning_rate": "0.5@1/0.1@3"}, 3),
     ],
 )
-def test_a_setting_reaches_the_rounds(tmp_path, setting, first_changed):
-    def losses(folder, **settings):
-        lines = federation(tmp_path / folder, 4, num_rounds=3, selector="uniform", **settings)
-        return [line["test_loss"] for line in lines if line["type"] == "round"]
-
-    plain, changed = losses("plain"), losses("changed", **setting)
-    for round, (one, other) in enumerate(zip(plain, changed, strict=True)):
+def test_a_setting_reaches_the_rounds(tmp_path, plain, setting, first_changed):
+    for round, (one, other) in enumerate(zip(plain, losses(tmp_path / "run", **setting), strict=True)):
         assert (abs(one - other) < 1e-6) == (round < first_changed), (round, one, other)
 
 

@@ -27,26 +27,6 @@ def losses_of(folder):
     return [(line["round"], line["test_loss"]) for line in lines if line["type"] == "round"]
 
 
-def test_both_engines_tell_tensorboard_what_the_history_says(tmp_path):
-    pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
-    federation(tmp_path / "apps", 6, num_rounds=3, track="tensorboard", evaluate_share=1.0)
-    batched.run({**RUN, "output-dir": str(tmp_path / "batched"), "evaluate-share": 1.0})
-    for name in ("apps", "batched"):
-        folder = tmp_path / name
-        assert [step for step, _ in losses_of(folder)] == [0, 1, 2, 3]
-        for (step, loss), (told, value) in zip(
-            losses_of(folder), losses_in(folder / "tensorboard"), strict=True
-        ):
-            assert told == step
-            assert value == pytest.approx(loss, rel=1e-6)
-    ours, theirs = (
-        [(step, list(value.histo.bucket)) for step, value in shown(folder, "participation/draws")]
-        for folder in (tmp_path / "apps" / "tensorboard", tmp_path / "batched" / "tensorboard")
-    )
-    assert ours == theirs
-    assert [step for step, _ in ours] == [1, 2, 3]
-
-
 @pytest.mark.parametrize("engine", ["apps", "batched"])
 def test_a_resumed_run_goes_on_in_its_place(tmp_path, engine):
     pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")

@@ -147,22 +147,6 @@ def test_a_regression_without_a_bias():
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_controls_are_added_to_each_gradient(name):
-    kernel, task = KERNELS[name]
-    data, arrays = data_of((1, 3, 5, 8, 16, 2, 2, 9, 2, 10)), start(kernel)
-    rng = np.random.default_rng(1)
-    clients = np.array([7, 2])
-    controls = {
-        int(m): {key: 0.1 * rng.standard_normal(a.shape, dtype=np.float32) for key, a in arrays.items()}
-        for m in clients
-    }
-    plan = Plan(3, 1, 0.01, batch_size=8, steps=3)
-    ours = kernel.train(arrays, data, clients, plan, controls)
-    theirs = Loop(tasks.create(task)).train(arrays, data, clients, plan, controls)
-    check_same_models(ours, theirs, arrays)
-
-
-@pytest.mark.parametrize("name", KERNELS)
 def test_losses_and_evaluation(name):
     kernel, task = KERNELS[name]
     data, arrays = data_of((1, 3, 5, 8, 16, 2, 2, 9, 2, 10)), start(kernel)

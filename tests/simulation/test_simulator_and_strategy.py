@@ -2,20 +2,14 @@
 
 import numpy as np
 import pytest
-from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 import tasks
 from simulation.availability import InOrderOfArrival
 from simulation.availability import create as availability_of
-from simulation.kernels import MLP, Loop, Plan, Softmax
+from simulation.kernels import MLP, Softmax
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
-from strategies.clients.reports import Report
 from strategies.options import Deadlines, Faults, Polling
-from strategies.rounds.control_variates import create_variates
-from strategies.rounds.logic import RoundLogic
-from strategies.rounds.replies import Reply
-from strategies.selectors import create
 
 from ..server.test_apps import federation
 from ..support.federations import play
@@ -24,13 +18,14 @@ from ..support.strangers import honest
 from ..support.toy_grid import ToyGrid
 
 
-@pytest.mark.parametrize("task", ["digits", "digits-mlp"])
 @pytest.mark.parametrize(
-    "selector", ["adaptive-osmd", "forecast", "forecast-asked", "pow-d", "cpow-d", "prac-delta", "rpow-d"]
+    ("task", "selector"),
+    [
+        ("digits", "forecast"),
+        *(("digits-mlp", name) for name in ("adaptive-osmd", "forecast-asked", "pow-d", "cpow-d", "rpow-d")),
+    ],
 )
 def test_the_simulator_is_the_federation_of_the_apps(tmp_path, selector, task):
-    if task == "digits" and selector in ("pow-d", "cpow-d"):
-        pytest.skip("all losses are equal at W = 0: rounding decides who has the largest")
     own = {
         "adaptive-osmd": {"learning_rate_multiplier": 1000},
         "forecast-asked": {"ask_norms": True},
@@ -71,51 +66,6 @@ def test_the_simulator_believes_the_sizes_that_the_strategy_believes(level):
         assert {m: line for m, line in record.clipped.items() if "data size" in line} == {
             m: line for m, line in theirs.clipped.items() if "data size" in line
         }
-
-
-@pytest.mark.parametrize("variates", ["fedvarp", "scaffold"])
-def test_variates_of_a_batch_are_those_of_single_replies(variates):
-    """Compared with `RoundLogic` given one reply per client."""
-    data, kernel = data_of(), Softmax(64, 10)
-    options = {"clients_per_round": 4, "num_rounds": 5, "seed": 2}
-    simulator = Simulator(
-        data, kernel, "md", learning_rate=0.2, batch_size=8, local_steps=3, variates=variates, **options
-    )
-    logic = RoundLogic(
-        create("md", 10, client_sizes=data.sizes(), **options),
-        Faults(guard=False),
-        local_learning_rate=0.2,
-        variates=create_variates(variates),
-    )
-    arrays = kernel.initial_arrays(2)
-    loop = Loop(tasks.create("digits"))
-    for number in range(1, 6):
-        chosen = logic.choose(logic.open(number))
-        selection = chosen.selection
-        sent = {int(m): logic.variates.outgoing(int(m)) for m in selection.clients}
-        controls = {m: control for m, control in sent.items() if control} or None
-        plan = Plan(2, number, 0.2, batch_size=8, steps=3)
-        trained = loop.train(arrays, data, selection.clients, plan, controls)
-        replies = [
-            Reply(trained.updates.model(row), Report(num_steps=3, train_loss=float(trained.losses[row])))
-            for row in range(selection.clients.size)
-        ]
-        outcome = logic.finish(chosen, arrays, replies)
-        assert outcome.arrays is not None
-        arrays = outcome.arrays
-        record = simulator.step()
-        assert record.selection.clients.tolist() == selection.clients.tolist()
-        for key in arrays:
-            np.testing.assert_allclose(simulator.arrays[key], arrays[key], atol=2e-5, rtol=0)
-
-
-@pytest.mark.parametrize("server_strategy", [FedAdam(eta=0.1, tau=1e-2), FedAvgM(server_momentum=0.9)])
-def test_a_server_strategy_takes_the_step(server_strategy):
-    _, model, _ = run_of_apps("md", 8, 4, server_strategy=server_strategy)
-    simulator = like_the_apps("md", 8, 4, server_strategy=server_strategy, faults=Faults(guard=True))
-    simulator.run(4)
-    for name, array in model.items():
-        np.testing.assert_allclose(simulator.arrays[name], array, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(

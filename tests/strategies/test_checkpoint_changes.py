@@ -2,10 +2,12 @@
 
 import errno
 import json
+import os
 import random
 import shutil
 import zipfile
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from strategies import changed_rows, checkpoint
 from strategies.changed_rows import CopiedRows, with_changes
 from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 
-from .test_checkpoint import ALONE, Broken, names, said_until_killed, same
+from .test_checkpoint import ALONE, names, said_until_killed, same
 
 MANY = 100
 
@@ -378,6 +380,65 @@ def test_a_missing_member_is_damage(whole, tmp_path):
 # --- crashes -------------------------------------------------------------------------------------------
 
 
+class Broken:
+    """Lets the n-th call fail that writes, syncs or renames."""
+
+    def __init__(self, monkeypatch, at):
+        self.left = at
+        real_open = Path.open
+
+        def opened(path, mode="r", *args, **kwargs):
+            file = real_open(path, mode, *args, **kwargs)
+            if mode in ("wb", "r+b"):
+                real_write = file.write
+
+                def write(content):
+                    if self.fails():
+                        real_write(bytes(content)[: len(content) // 2])  # a full disk takes some of it
+                        file.flush()
+                        self.raise_it()
+                    return real_write(content)
+
+                return _Proxy(file, write)
+            return file
+
+        monkeypatch.setattr(Path, "open", opened)
+        for owner, name in ((os, "fsync"), (Path, "replace")):
+            monkeypatch.setattr(owner, name, self.failing(getattr(owner, name)))
+
+    def fails(self):
+        self.left -= 1
+        return self.left == 0
+
+    def raise_it(self):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def failing(self, call):
+        def instead(*args):
+            if self.fails():
+                self.raise_it()
+            return call(*args)
+
+        return instead
+
+
+class _Proxy:
+    """A file whose write is another one's."""
+
+    def __init__(self, file, write):
+        self._file = file
+        self.write = write
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_a_disk_that_fails_at_any_write_leaves_what_was_there(tmp_path, monkeypatch, full):
     """Also no change is forgotten: what a file that failed would have held is in the next one."""
@@ -386,7 +447,7 @@ def test_a_disk_that_fails_at_any_write_leaves_what_was_there(tmp_path, monkeypa
         path = tmp_path / str(at)
         folder, run, told = saved(path, 3)
         with monkeypatch.context() as patch:
-            broken = Broken(patch, at, errno.ENOSPC)
+            broken = Broken(patch, at)
             done = folder.save(run.step().checkpoint())
         if broken.left > 0:  # there are no more calls that can fail
             assert done

@@ -114,30 +114,25 @@ def test_a_resume_that_is_past_its_last_round_says_so(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=[name for name, _ in VARIANTS])
-def test_a_resumed_run_equals_an_uninterrupted_one(name, options, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_one(name, options, tmp_path, monkeypatch):
+    """From full checkpoints, and from those that hold changes only, as of a run with 10,000 clients."""
     whole, records = run(None, 6, **options())
-    _, first = run(tmp_path, 2, **options())
-    _, second = run(tmp_path, 3, resume=True, **options())
-    # Other node ids, as after a restart of a SuperLink without authentication.
-    resumed, third = run(tmp_path, 6, resume=True, on=grid(first_node=100), **options())
     assert [record.round for record in records] == [1, 2, 3, 4, 5, 6]
-    for ours, theirs in zip([*first, *second, *third], records, strict=True):
-        assert_same(ours, theirs)
-    assert np.array_equal(resumed.arrays["w"].numpy(), whole.arrays["w"].numpy())
-    assert resumed.train_metrics_clientapp == whole.train_metrics_clientapp
-
-
-@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=[name for name, _ in VARIANTS])
-def test_a_run_resumes_from_what_has_changed_since_a_full_checkpoint(name, options, tmp_path, monkeypatch):
-    monkeypatch.setattr(changed_rows, "MANY_ROWS", 1)  # as if the run had 10,000 clients
-    monkeypatch.setattr(checkpoint._Base, "is_used_up", False)
-    whole, records = run(None, 6, **options())
-    _, first = run(tmp_path, 4, **options())
-    assert (tmp_path / "round-00000004-00000001.npz").exists()
-    resumed, second = run(tmp_path, 6, resume=True, on=grid(first_node=100), **options())
-    for ours, theirs in zip([*first, *second], records, strict=True):
-        assert_same(ours, theirs)
-    assert np.array_equal(resumed.arrays["w"].numpy(), whole.arrays["w"].numpy())
+    for folder, stops in ((tmp_path / "full", (2, 3, 6)), (tmp_path / "changes", (4, 6))):
+        if folder.name == "changes":
+            monkeypatch.setattr(changed_rows, "MANY_ROWS", 1)
+            monkeypatch.setattr(checkpoint._Base, "is_used_up", False)
+        parts = []
+        for rounds in stops:
+            # At last with other node ids, as after a restart of a SuperLink without authentication.
+            here = grid(first_node=100 if rounds == 6 else 1)
+            resumed, part = run(folder, rounds, resume=True, on=here, **options())
+            parts += part
+        for ours, theirs in zip(parts, records, strict=True):
+            assert_same(ours, theirs)
+        assert np.array_equal(resumed.arrays["w"].numpy(), whole.arrays["w"].numpy())
+        assert resumed.train_metrics_clientapp == whole.train_metrics_clientapp
+    assert (folder / "round-00000004-00000001.npz").exists()
 
 
 def test_late_joiners_are_still_there_after_a_resume(tmp_path):

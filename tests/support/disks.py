@@ -1,7 +1,10 @@
-"""A disk on which nothing more can be written."""
+"""Disks on which nothing more can be written."""
 
 import contextlib
 import resource
+import subprocess
+
+import pytest
 
 
 @contextlib.contextmanager
@@ -16,3 +19,16 @@ def full():
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextlib.contextmanager
+def mounted(folder, size):
+    """Mount a file system of this size ("1m") at the folder; where that is not allowed, skip the test."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    done = subprocess.run(mount, check=False, capture_output=True)
+    if done.returncode:
+        pytest.skip(f"cannot mount: {done.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)

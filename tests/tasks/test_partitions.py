@@ -228,38 +228,3 @@ def test_any_partitioner_of_flower_datasets_can_be_used():
     assert [set(users[part].tolist()) for part in parts] == [{m} for m in range(8)]
     parts = partitions.from_flower(theirs.DirichletPartitioner(10, "label", alpha=0.5, seed=3), LABELS)
     assert sorted(np.concatenate(parts).tolist()) == list(range(1000))
-
-
-def test_ours_have_the_distribution_of_flower_datasets():
-    """Equivalent partitioners have the same sizes, classes and spread over many draws."""
-    theirs = pytest.importorskip("flwr_datasets.partitioner")
-    from_flower = partitions.from_flower
-
-    def spread(parts):
-        sizes = np.array([len(part) for part in parts])
-        return [sizes.std(), shares(LABELS, parts).max(axis=1).mean()]
-
-    def mean(draws):
-        return np.array([spread(draw) for draw in draws]).mean(axis=0)
-
-    ours = mean([dirichlet(LABELS, 10, seed, 0.3, min_size=0) for seed in range(400)])
-    them = mean(
-        [
-            from_flower(
-                theirs.DirichletPartitioner(10, "label", alpha=0.3, min_partition_size=0, seed=seed), LABELS
-            )
-            for seed in range(30)
-        ]
-    )
-    assert ours == pytest.approx(them, rel=0.2)  # four standard errors of theirs
-    shards = from_flower(theirs.ShardPartitioner(10, "label", num_shards_per_partition=2), LABELS)
-    assert [len(part) for part in shards] == [len(part) for part in label_shards(LABELS, 10, 0, 2)]
-    assert max(len(set(LABELS[part].tolist())) for part in shards) <= 2
-    pathological = from_flower(
-        theirs.PathologicalPartitioner(20, "label", 2, class_assignment_mode="deterministic"), LABELS
-    )
-    parts, groups = label_groups(LABELS, 20, 0, 10)
-    assert groups is not None
-    for m, part in enumerate(pathological):
-        ours_too = parts[int(np.flatnonzero(groups == m % 10)[0])]
-        assert set(LABELS[part].tolist()) == set(LABELS[ours_too].tolist())

@@ -1,7 +1,6 @@
 """The supervisor of a device, in a process of its own, with a script in place of the SuperNode."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from deploy.device.default_folder import default_folder
 from deploy.flower import commands
 from deploy.tls import certificates
 
+from ...support import disks
 from ...support.processes import linux, running, wait_for
 from ...support.tls import tls_server, written
 
@@ -183,13 +183,9 @@ def test_a_folder_has_one_supervisor(supervise):
     first.end()
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small file system")
 def test_the_device_goes_on_while_its_disk_is_full(supervise, device):
     saved = {path.name: path.read_bytes() for path in device.folder.iterdir() if path.is_file()}
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(device.folder)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("cannot mount")
-    try:
+    with disks.mounted(device.folder, "1m"):
         for name, content in saved.items():
             (device.folder / name).write_bytes(content)
         others = device.folder / "of others"
@@ -214,8 +210,6 @@ def test_the_device_goes_on_while_its_disk_is_full(supervise, device):
         wait_for(lambda: "online as pi-1 again" in status.read_text(), 10, status.read_text)
         assert supervised.end().count("connection lost") == 1
         assert supervised.log.count("SuperNode ID") == 1  # it was not started again
-    finally:
-        subprocess.run(["umount", "-l", str(device.folder)], check=True)
 
 
 def test_the_size_of_the_log_is_limited(supervise, device):

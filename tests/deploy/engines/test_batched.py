@@ -143,18 +143,6 @@ def test_buffered_rounds_are_simulated_and_resumed(tmp_path):
     assert [line.get("weights") for line in whole] == [line.get("weights") for line in parts]
 
 
-@pytest.mark.parametrize("task", ["digits", "digits-mlp"])
-def test_several_workers_give_what_one_gives(tmp_path, task):
-    if task == "digits-mlp":
-        pytest.importorskip("torch")
-    for workers in (1, 3):
-        batched.run({**SETTINGS, "task": task, "output-dir": str(tmp_path / str(workers))}, workers)
-    for one, other in zip(rounds_of(tmp_path / "1"), rounds_of(tmp_path / "3"), strict=True):
-        assert (one.get("clients"), one.get("counts")) == (other.get("clients"), other.get("counts"))
-        for key in ("weights", "probabilities", "update_norms", "train_loss", "test_loss"):
-            np.testing.assert_allclose(one.get(key, 0), other.get(key, 0), rtol=1e-4)
-
-
 @pytest.mark.slow
 def test_a_stopped_run_tells_its_trackers(tmp_path):
     """The history ends as after a kill, so that the run can be resumed."""
@@ -246,8 +234,6 @@ def test_clients_come_and_go_by_a_random_process(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("availability=weekly", "availability = 'weekly': must be one of always, uniform, poisson"),
-        ("availability=poisson:rates=2", "availability = 'poisson:rates=2': rates = 2.0: must be in [0, 1]"),
         ("availability=poisson:rates", "its settings = 'rates': 'rates' must be of the form name=value"),
         ("availability=markov:file=x", "file: is not a setting of 'markov'; valid are"),
         ("availability=trace", "availability-trace = '': must name the recorded trace"),
@@ -341,11 +327,9 @@ def test_clients_reply_late_by_group_and_the_round_goes_on(tmp_path):
     ("text", "message"),
     [
         ("medain=3", r"medain: unknown \(did you mean median\?\); the settings are dropout, jitter, median"),
-        ("median=-1", "median = -1: must be > 0"),
         ("median=fast", "median = 'fast': must be a number"),
-        ("dropout=2", r"dropout = 2\.0: must be in \[0, 1\]"),
-        ("median", "must be of the form name=value"),
         ("group-factors=1/x", "group-factors = '1/x': must be numbers above 0"),
+        ("dropout=2", r"dropout = 2\.0: must be in \[0, 1\]"),
         ("group-factors=1", "group-factors = 1: must be 2 numbers, one for each group"),
     ],
 )

@@ -78,8 +78,3 @@ def test_many_groups_are_counted(tmp_path):
     trial.client_groups = [f"group {number}" for number in range(SHOWN + 2)]
     trial.client_sizes = [1.0] * (SHOWN + 2)
     assert "2 more groups" in text_of(trial)
-
-
-def test_the_worst_group_of_a_round(tmp_path):
-    trial = with_groups(tmp_path / "a", ["north", "south", None, "south"])
-    assert worst_accuracy(trial.rounds[2]) == pytest.approx(0.8)

@@ -177,36 +177,6 @@ def test_the_unit_of_norms_and_sizes_makes_no_difference(seed, unit):
     assert one.selectors[BASELINE].interval == Interval(1, 1, 1)
 
 
-@settings(max_examples=8, deadline=None)
-@given(st.integers(0, 1000))
-def test_the_order_of_clients_makes_no_difference_to_fixed_selectors(seed):
-    sizes, norms = problem(seed, t=20)
-    order = np.random.default_rng(seed).permutation(sizes.size)
-    rounds = draw_log("md", sizes, norms, 3, 0)
-    renamed = [
-        LoggedRound(
-            each.number,
-            sizes[order],
-            NOBODY,
-            each.everyone,
-            np.argsort(order)[each.clients],
-            each.counts,
-            each.probabilities,
-            each.importance,
-            each.norms,
-        )
-        for each in rounds
-    ]
-    names = (BASELINE, "md")
-    one, other = (
-        study(log, selectors(s, 3, names), True).selectors
-        for log, s in ((rounds, sizes), (renamed, sizes[order]))
-    )
-    for name in names:
-        assert other[name].draws == pytest.approx(one[name].draws)
-        assert other[name].interval == pytest.approx(one[name].interval, rel=1e-6)
-
-
 # Replays.
 
 

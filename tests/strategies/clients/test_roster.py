@@ -1,7 +1,6 @@
 import json
 
 import numpy as np
-import pytest
 
 from strategies.clients.printable import LONGEST_NAME, listed
 from strategies.clients.reports import Report
@@ -92,32 +91,6 @@ def test_a_state_brings_everything_back():
     assert again.available([1, 2, 3]).tolist() == [0, 2]  # b has not said that it is available
     assert again.register({"c": 30, "b": 20, "d": 40}) == [3]  # through other nodes
     assert again.available([1, 30, 20, 40]).tolist() == [0, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
-        ({"num-examples": 0}, "num-examples = 0: .*greater than 0"),
-        ({"num-examples": float("nan")}, "num-examples = nan: .*finite"),
-        ({"num-examples": [1.0, 2.0]}, "num-examples"),
-        ({"num-examples": 1e200}, r"num-examples = 1e\+200: .*less than or equal to 1"),
-    ],
-)
-def test_a_wrong_report_is_refused_by_name(said, message):
-    with pytest.raises(ValueError, match=message):
-        Report.parse(said)
-
-
-def test_an_invalid_optional_field_counts_as_missing():
-    said = {"num-examples": 5, "train-loss": float("nan"), "client-id": 17, "num-steps": -1, "available": "?"}
-    assert Report.parse(said) == Report(num_examples=5)
-    assert Report.parse({"train-loss": -3.5}).train_loss == -3.5  # a likelihood's
-
-
-def test_a_report_survives_the_message():
-    report = Report(num_examples=12, num_steps=3, train_loss=0.5, available=False)
-    assert Report.parse(report.metrics()) == report
-    assert Report.parse({"num-examples": 3, "accuracy": 0.4}) == Report(num_examples=3)
 
 
 def test_a_removed_client_is_gone_for_good_and_its_index_is_not_given_again():

@@ -65,7 +65,7 @@ def used(records, client):
     ]
 
 
-@pytest.mark.parametrize("slow", [17, 40, 70, 200, 400, 700])
+@pytest.mark.parametrize("slow", [17, 70, 700])
 def test_a_site_of_five_that_always_takes_long_is_used_in_every_round(slow):
     """The first wait of a federation of five is 80 times the usual time, or a fifth of the deadline (720
     s)."""
@@ -134,7 +134,7 @@ def test_late_replies_are_found_while_a_later_round_waits():
     assert learned == pytest.approx(60.0, abs=2.0)
 
 
-@pytest.mark.parametrize("slow", [20, 31, 50, 90, 700])
+@pytest.mark.parametrize("slow", [20, 31, 700])
 def test_a_quorum_is_waited_for(slow):
     w, records = play(federation([USUAL] * 4 + [slow]), 30, faults=Faults(quorum=5))
     assert not any(record.skipped for record in records)
@@ -266,7 +266,7 @@ def test_a_message_that_could_not_be_sent_is_not_called_late():
     assert not records[1].failures
 
 
-@pytest.mark.parametrize("selector", ["uniform", "md", "full", "forecast", "adaptive-osmd", "timed-forecast"])
+@pytest.mark.parametrize("selector", ["uniform", "full", "forecast", "timed-forecast"])
 def test_a_client_that_always_sends_errors_is_asked_ever_more_rarely(selector):
     _w, records = play(federation([0.0] * 6, failing=[0]), 120, selector, k=2)
     asked = Counter(int(client) for record in records for client in record.selection.clients)

@@ -134,18 +134,6 @@ def test_tensorboard_merges_the_bars_of_a_long_histogram(tmp_path):
     assert list(value.histo.bucket) == [3.0] * 43 + [1.0]
 
 
-def test_a_run_writes_to_tensorboard_and_goes_on_there(tmp_path):
-    pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
-    recorder = Recorder()
-    run(TensorBoard(tmp_path / "tb"), recorder, rounds=2, folder=tmp_path / "checkpoints")
-    run(
-        TensorBoard(tmp_path / "tb"), recorder, rounds=4, folder=tmp_path / "checkpoints", resume=True
-    )  # fmt: skip
-    told = [(report.round, report.metrics["loss"]) for report in recorder.reports]
-    assert [step for step, _ in losses_in(tmp_path / "tb")] == [0, 1, 2, 3, 4]
-    np.testing.assert_allclose(losses_in(tmp_path / "tb"), told, rtol=1e-6)
-
-
 # --- MLflow --------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.rounds.stages import Opened
 from strategies.rounds.trained_clients import Rebased
-from strategies.selectors import Selection, available, create, selector_type
+from strategies.selectors import Selection, create
 
 NOBODY = np.empty(0, dtype=np.int64)
 
@@ -152,17 +152,6 @@ def test_failures_that_hit_all_clients_equally_bias_the_aggregate_by_a_few_perce
     assert 0.94 < mean.sum() < 1.01
     assert abs(mean[slow].sum() / slow.mean() - 1) < 0.1
     assert abs(mean[~slow].sum() / (~slow).mean() - 1) < 0.1
-
-
-@pytest.mark.parametrize("selector", [name for name in available() if name not in ("flics", "flics-private")])
-def test_every_selector_keeps_all_places_busy(selector):
-    kind = selector_type(selector)
-    if kind.polls_for or kind.part_names or not kind.fixed_size:
-        pytest.skip("refused, see test_buffered_rounds")
-    groups = {"groups": np.arange(M) % 4} if "groups" in kind.per_client else {}
-    run = simulated(SECONDS, FAIR, 20, selector=selector, **groups)
-    assert 20 * 4 <= run.arrivals.sum() <= 20 * 8
-    assert run.buffer.num_training == 8 - 1  # the last arrival of the round has left its place
 
 
 # --- by hand ------------------------------------------------------------------------------------------------

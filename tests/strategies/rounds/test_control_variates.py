@@ -46,26 +46,6 @@ def selector(name, **settings):
 # --- FedVARP ---------------------------------------------------------------------------------------------
 
 
-def test_fedvarp_by_hand():
-    """Three clients with λ = 1/2, 1/4, 1/4; the second is selected with c = 1/4 · 2."""
-    variates = FedVARP()
-    variates.begin([0.5, 0.25, 0.25])
-    assert variates.mean() is None
-    assert variates.baseline(0) is None
-    remember(variates, {0: [2.0], 1: [4.0]})
-    variates.begin([0.5, 0.25, 0.25])
-    mean, baseline = variates.mean(), variates.baseline(1)
-    assert mean["w"].tolist() == [2.0]  # 2/2 + 4/4 + 0/4
-    assert baseline["w"].tolist() == [4.0]
-    assert variates.baseline(2) is None
-    assert variates.outgoing(1) is None
-    remember(variates, {1: [8.0]})
-    assert mean["w"] + 0.5 * (8.0 - baseline["w"]) == pytest.approx(4.0)  # the step of the round
-    variates.begin([0.0, 0.5, 0.5])  # the first one is unavailable
-    mean = variates.mean()
-    assert mean["w"].tolist() == [4.0]
-
-
 @pytest.mark.parametrize("name", ["prac-delta", "md"])
 def test_fedvarp_mean_is_the_mean_of_the_last_updates_of_all_clients(name):
     """DELTA's appendix H.3, over rounds in which one reply is missing."""
@@ -107,19 +87,6 @@ def test_the_step_is_unbiased_whatever_is_remembered(name, settings):
     assert not is_mean(steps, SHARES @ updates + 0.2 * steps.std(axis=0))  # that would be detected
 
 
-def test_unavailable_clients_have_no_part_in_target_or_mean():
-    rng = np.random.default_rng(1)
-    memory, updates = rng.normal(0, 5, (M, D)), rng.normal(0, 2, (M, D))
-    here = np.array([0, 1, 3])
-    shares = np.where(np.isin(np.arange(M), here), SIZES, 0.0)
-    shares /= shares.sum()
-    chosen, variates = selector("uniform"), FedVARP()
-    remember(variates, dict(enumerate(memory)))
-    variates.begin(shares)
-    steps = [step(variates, chosen.select(number, available=here), updates) for number in range(2_000)]
-    assert is_mean(np.array(steps), shares @ updates)
-
-
 def test_the_variance_falls_to_0_as_updates_stop_changing():
     rng = np.random.default_rng(2)
     last, change = rng.normal(0, 1, (M, D)), rng.normal(0, 1, (M, D))
@@ -136,25 +103,6 @@ def test_the_variance_falls_to_0_as_updates_stop_changing():
     assert variates.num_seen == M
     assert max(errors[-20:]) < 1e-10
     assert np.mean(plain[-20:]) > 0.5  # without FedVARP the sampling noise stays
-
-
-def test_the_selector_learns_whose_updates_still_change():
-    """Less its baseline, the norm of an update that never changes is 0."""
-    variates, chosen = FedVARP(), selector("avare")
-    updates = np.tile(np.full(D, 5.0), (M, 1))
-    for number in range(1, 121):
-        updates[1] = np.random.default_rng(number).normal(0, 5, D)
-        variates.begin(SHARES)
-        selection = chosen.select(number)
-        baselines = [variates.baseline(int(client)) for client in selection.clients]
-        norms = [
-            np.linalg.norm(updates[client] - (0.0 if baseline is None else baseline["w"]))
-            for client, baseline in zip(selection.clients, baselines, strict=True)
-        ]
-        remember(variates, {int(client): updates[client] for client in selection.clients})
-        chosen.update(number, selection, feedback(norms))
-    assert np.argmax(chosen.probabilities) == 1
-    assert chosen.probabilities[1] > 0.5
 
 
 # --- SCAFFOLD --------------------------------------------------------------------------------------------
@@ -232,33 +180,6 @@ def test_the_server_computes_the_controls_that_clients_would_store():
     state = variates.state_dict()
     assert sorted(state["clients"]) == list(range(M))
     assert state["memory/w"] == pytest.approx(own[state["clients"]], abs=1e-12)
-
-
-def test_at_the_optimum_no_client_moves():
-    problem, variates = Quadratics(), Scaffold()
-    gradients = problem.curvatures * (problem.optimum - problem.centres)
-    remember(variates, {m: -gradient for m, gradient in enumerate(gradients)})  # steps · rate = 1
-    variates.begin(SHARES)
-    for m in range(M):
-        moved = problem.train(m, problem.optimum, variates.outgoing(m)) - problem.optimum
-        assert np.abs(moved).max() < 1e-12
-
-
-def test_the_controls_estimate_the_gradient_without_bias():
-    """A client's direction g_m + c - c_m averages to sum λ g over the draws, for any c_m."""
-    rng = np.random.default_rng(6)
-    gradients, controls = rng.normal(0, 3, (M, D)), rng.normal(0, 3, (M, D))
-    variates = Scaffold()
-    remember(variates, {m: -control for m, control in enumerate(controls)})
-    variates.begin(SHARES)
-    chosen, rounds = selector("md"), 2_000
-    estimates = np.zeros((rounds, D))
-    for number in range(rounds):
-        selection = chosen.select(number)
-        for m, weight in zip(selection.clients, selection.weights, strict=True):
-            outgoing = variates.outgoing(int(m))
-            estimates[number] += weight * (gradients[m] + outgoing["w"])
-    assert is_mean(estimates, SHARES @ gradients)
 
 
 def test_a_client_without_a_control_is_sent_the_mean_alone():

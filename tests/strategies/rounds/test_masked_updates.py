@@ -63,8 +63,10 @@ class MaskedGrid(ToyGrid):
         return super().push_messages(messages)
 
 
-@pytest.mark.parametrize("selector", ["adaptive-osmd", "forecast", "md", "rpow-d"])
-@pytest.mark.parametrize("server_strategy", [None, FedAdam(fraction_evaluate=0.0)])
+@pytest.mark.parametrize(
+    ("selector", "server_strategy"),
+    [("adaptive-osmd", None), ("forecast", None), ("rpow-d", None), ("md", FedAdam(fraction_evaluate=0.0))],
+)
 def test_masks_change_nothing_but_rounding(selector, server_strategy):
     steps = {1: 1.0, 2: -0.5, 3: 0.2, 4: 3.0, 5: 0.7}
     options = {

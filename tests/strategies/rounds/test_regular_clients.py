@@ -76,9 +76,7 @@ def test_a_regular_client_trains_in_time_and_the_others_are_drawn_as_well(name):
 
 
 @pytest.mark.parametrize("here", [None, np.array([0, 2, 4, 5, 7])])
-@pytest.mark.parametrize(
-    "name", [name for name in ALLOWED if selector_type(name).unbiased == "round" and name != "lipschitz-is"]
-)
+@pytest.mark.parametrize("name", ["uniform", "adaptive-osmd", "forecast", "fed-is"])
 def test_the_estimate_stays_unbiased(name, here):
     """The mean over 400 seeds is within 5 standard errors: a false alarm about once in a million."""
     updates = np.random.default_rng(9).normal(loc=[0, 1, 5], size=(M, 3))

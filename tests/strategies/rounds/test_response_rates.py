@@ -30,16 +30,6 @@ def test_equal_rates_change_nothing():
     assert rates.correct(weights, range(4), responded) == pytest.approx(weights)
 
 
-def test_the_sum_of_equal_weights_stays():
-    rates = ResponseRates(3)
-    for _ in range(20):
-        rates.observe([0, 1, 2], [True, True, False])
-    corrected = rates.correct([1.0, 0.0, 1.0], [0, 1, 2], [True, False, True])
-    assert corrected.sum() == pytest.approx(2)
-    assert corrected[2] > 2 * corrected[0]
-    assert corrected[1] == 0
-
-
 def test_without_any_reply_weights_stay():
     rates = ResponseRates(2)
     assert rates.correct([0.0, 0.0], [0, 1], [False, False]).tolist() == [0, 0]
@@ -64,19 +54,18 @@ def test_old_replies_fade():
     assert rates.rates([1])[0] > 0.8
 
 
-def simulate(rates, rounds, known):
+def simulate(rates, rounds):
     """Return the errors (rounds, 2) of corrected and of uncorrected aggregates, in rounds with replies.
 
-    Clients answer with probability .95 (half of them) or .3, whose updates differ; ``known``: a long past.
+    Clients answer with probability .95 (half of them) or .3, whose updates differ, after a long past.
     """
     m, k = 40, 10
     rng = np.random.default_rng(7)
     chances = np.where(np.arange(m) < m // 2, 0.95, 0.3)
     updates = np.stack([np.ones(m), np.where(np.arange(m) < m // 2, 1.0, -1.0)], axis=1)
     selector = create("uniform", m, clients_per_round=k, seed=3, replacement=False)
-    if known:
-        for _ in range(3000):
-            rates.observe(range(m), rng.random(m) < chances)
+    for _ in range(3000):
+        rates.observe(range(m), rng.random(m) < chances)
     corrected, plain = [], []
     for round in range(rounds):
         selection = selector.select(round)
@@ -99,7 +88,7 @@ def test_known_rates_leave_no_bias_unless_normalised():
     its own; their mean over 20 clients by 0.6 %, of half of the target.
     """
     rates = ResponseRates(40, memory=1e6, normalised=False)
-    errors, plain = simulate(rates, 3000, known=True)
+    errors, plain = simulate(rates, 3000)
     standard = errors.std(axis=0) / np.sqrt(len(errors))
     assert np.all(np.abs(errors.mean(axis=0)) < 4 * standard + 4 * 0.006 / 2)
     assert plain.mean(axis=0)[1] > 0.4  # .95/(.95 + .3) of the replies come from the first half
@@ -108,16 +97,10 @@ def test_known_rates_leave_no_bias_unless_normalised():
 def test_normalised_the_common_part_is_exact_and_the_rest_nearly():
     """The bias of a ratio, with S' = 6 replies of unlike clients, is a quarter of the corrected bias, .52."""
     rates = ResponseRates(40, memory=1e6)
-    errors, plain = simulate(rates, 3000, known=True)
+    errors, plain = simulate(rates, 3000)
     assert np.abs(errors[:, 0]).max() < 1e-9
     assert 0.2 * 0.52 < errors.mean(axis=0)[1] < 0.3 * 0.52
     assert abs(plain.mean(axis=0)[1] - 0.52) < 0.02
-
-
-@pytest.mark.parametrize("normalised", [True, False])
-def test_rates_are_learned_on_the_way(normalised):
-    errors, plain = simulate(ResponseRates(40, normalised=normalised), 3000, known=False)
-    assert abs(errors[1000:].mean(axis=0)[1]) < (0.35 if normalised else 0.15) * plain[1000:].mean(axis=0)[1]
 
 
 def test_rates_go_on_bit_for_bit_from_their_state():

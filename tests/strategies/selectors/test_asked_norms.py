@@ -33,11 +33,6 @@ def test_who_asks():
     ]
 
 
-def test_two_samplers_have_no_common_bound():
-    with pytest.raises(ValueError, match="ask_norms = True: must be left out"):
-        new("personalised-osmd")
-
-
 @pytest.mark.parametrize("name", ASKING)
 def test_norms_are_learned_once_and_before_the_first_selection(name):
     selector = new(name)
@@ -128,11 +123,6 @@ def test_answers_are_known_norms(name):
         for each in (asked, known):
             play(each, [round])
     assert asked.probabilities.max() > 1.5 / 6
-
-
-def test_at_most_one_of_a_bound_and_a_question():
-    with pytest.raises(ValueError, match=r"a_max = 2\.0, ask_norms = True: must be at most one of them"):
-        new("osmd", a_max=2.0)
 
 
 def test_the_round_divides_by_the_learning_rate_and_the_guard_ignores_the_impossible():

@@ -181,7 +181,7 @@ def test_probabilities_sum_to_1_over_the_registered_clients(make):
     assert (np.delete(selector.probabilities, [1, 4]) >= least).all()
 
 
-@pytest.mark.parametrize("who", [{}, {"available": [6, 0, 4, 7, 2]}, {"unavailable": [1, 3, 5]}])
+@pytest.mark.parametrize("who", [{}, {"available": [6, 0, 4, 7, 2]}])
 def test_a_selection_is_k_draws_of_distinct_available_clients(make, who):
     selector = learned(make)
     here = [0, 2, 4, 6, 7] if who else range(M)
@@ -203,7 +203,7 @@ def test_available_and_unavailable_say_the_same(make):
 
 
 @drawing
-@pytest.mark.parametrize("k", [K, 5, 8])
+@pytest.mark.parametrize("k", [K, 8])
 def test_all_clients_are_taken_once_if_at_most_k_are_available(make, k):
     selector = learned(make, clients_per_round=k)
     selection = selector.select(3, available=[5, 1, 4])
@@ -229,7 +229,7 @@ def test_the_selection_is_empty_if_no_client_is_available(make):
 
 
 @drawing
-@pytest.mark.parametrize(("budget", "drawn"), [(1, 1), (2.9, 2), (5, 5), (100, 8)])
+@pytest.mark.parametrize(("budget", "drawn"), [(2.9, 2), (5, 5), (100, 8)])
 def test_the_budget_is_this_rounds_k(make, budget, drawn):
     selector = learned(make)
     if make.exact or drawn == M:

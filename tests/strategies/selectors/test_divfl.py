@@ -101,16 +101,3 @@ def test_without_sketches_selections_are_uniform():
     for round in range(20):
         selector.select(round)
     np.testing.assert_allclose(selector.probabilities, 0.2, rtol=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"averaging": "scaled-sizes"}, "averaging = 'scaled-sizes': must be one of 'clusters'"),
-        ({"subsample": 0.0}, "subsample = 0.0"),
-        ({"ground_set": 1}, "ground_set = 1"),
-    ],
-)
-def test_bad_settings_are_refused(setting, message):
-    with pytest.raises(ValueError, match=message):
-        made(**setting)

@@ -425,48 +425,6 @@ def test_a_missing_cvxpy_is_an_error_at_the_start(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", BOTH)
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"groups": None}, "groups = None: must be given for each client"),
-        ({"groups": [0, 1, 0]}, "groups has shape (3,): must be (4,)"),
-        ({"groups": [0, 1, 0, -1]}, "groups holds -1"),
-        ({"groups": [0, 1, 2, 2], "group_shares": "1/1"}, "groups holds 2: must be from 0 to 1, the groups"),
-        ({"group_shares": [1, 0]}, "group_shares = 0.0: must be finite and between 1e-100"),
-        ({"group_shares": [1, np.nan]}, "group_shares = nan"),
-        ({"group_shares": "1/x"}, "group_shares = '1/x': must be a number for each group"),
-        ({"group_shares": "north:1/2"}, "group_shares = 'north:1/2': must be a number for each group: by"),
-        ({"group_shares": "a:1/a:2"}, "must have one number for each group, 'a' has two"),
-        ({"group_shares": {1: 2, "1": 3}}, "'1' has two"),
-        ({"no_such": 1}, " has no such setting; its settings are: group_shares"),
-    ],
-)
-def test_bad_settings_are_refused(kind, settings, text):
-    with pytest.raises(ValueError, match=re.escape(text)):
-        kind(4, clients_per_round=2, **({"groups": [0, 0, 1, 1]} | settings))
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"min_shares": [0.6, 0.6]}, "min_shares = (0.6, 0.6): must sum to 1 or less"),
-        ({"min_shares": [-0.1]}, "min_shares = -0.1"),
-        ({"cost_budget": -1}, "cost_budget = -1.0"),
-        ({"design": "dice"}, "design = 'dice': must be one of 'coins', 'numbers'"),
-        ({"energy_budgets": "1/inf"}, "energy_budgets = inf"),
-        ({"groups": [0, 1, 2, 2], "energy_budgets": "1/2"}, "groups holds 2: must be from 0 to 1"),
-        ({"group_shares": "a:1/b:1", "min_shares": "c:.1"}, "min_shares names 'c': must be one of 'a', 'b'"),
-        ({"group_shares": "a:1/b:1", "energy_budgets": "a:1"}, "energy_budgets names 'a': must name 'a'"),
-        ({"costs": [1, 1, 1, -1]}, "costs holds -1.0"),
-        ({"energies": [1, 1, 1, np.nan]}, "energies holds nan"),
-    ],
-)
-def test_bad_settings_of_flics_are_refused(settings, text):
-    with pytest.raises(ValueError, match=re.escape(text)):
-        FLICSSelector(4, clients_per_round=2, **({"groups": [0, 0, 1, 1]} | settings))
-
-
-@pytest.mark.parametrize("kind", BOTH)
 def test_bad_joiners_change_nothing(kind):
     selector = flics([0, 0, 1, 1], kind, group_shares=[1, 1])
     before = selector.state_dict()

@@ -195,17 +195,6 @@ def test_the_slope_follows_a_steady_common_trend(rate):
     np.testing.assert_allclose(selector.probabilities, 0.95 * norms / norms.sum() + 0.05 / 30, rtol=0.7)
 
 
-def test_the_slope_stays_near_zero_without_a_trend():
-    rng = np.random.default_rng(1)
-    for noise in (0.0, 2.0):
-        selector = make(30, clients_per_round=5)
-        for round in range(1, 301):
-            selection = selector.select(round)
-            norms = (1 + selection.clients) * rng.lognormal(0, noise, selection.clients.size)
-            selector.update(round, selection, feedback(norms))
-        assert abs(float(selector.state_dict()["slope"])) < 0.01, noise
-
-
 def test_norms_that_are_only_noise_leave_level_and_probabilities_in_place():
     """The slope once ran away to -.1 a round, and the level to -16."""
     rng = np.random.default_rng(1)
@@ -434,47 +423,36 @@ def test_a_state_of_another_form_is_refused(spoil, text):
         selector.load_state_dict(state)
 
 
-# Regret over 250 rounds, M = 40, K = 5, on two seeds that were not used for tuning.
-def regret(kind, name):
-    total = 0.0
-    for seed in (101, 102):
-        stream = make_stream(name, seed, 40, 250)
-        selector = kind(40, client_sizes=stream.sizes, clients_per_round=5, seed=seed)
-        total += regret_on_stream(selector, stream, 5)
-    return total
+def regret(kind, name, seed=101):
+    """Regret over 250 rounds, M = 40, K = 5, on a seed that was not used for tuning."""
+    stream = make_stream(name, seed, 40, 250)
+    selector = kind(40, client_sizes=stream.sizes, clients_per_round=5, seed=seed)
+    return regret_on_stream(selector, stream, 5)
 
 
 @pytest.mark.parametrize(
-    ("name", "share"), [("static", 0.2), ("80 % zeros", 0.25), ("everybody x100", 0.2), ("noise 1", 0.9)]
+    ("name", "share", "other"),
+    [
+        ("static", 0.2, UniformSelector),
+        ("80 % zeros", 0.25, UniformSelector),
+        ("everybody x100", 0.2, UniformSelector),
+        ("noise 1", 0.9, UniformSelector),
+        ("sizes anti-informative", 0.1, MultinomialSelector),
+        ("sizes exact, noise 1", 1.35, MultinomialSelector),  # costs little
+    ],
 )
-def test_beats_uniform(name, share):
-    assert regret(ForecastSelector, name) < share * regret(UniformSelector, name)
-
-
-def test_beats_md_where_sizes_mislead():
-    assert regret(ForecastSelector, "sizes anti-informative") < 0.1 * regret(
-        MultinomialSelector, "sizes anti-informative"
-    )
-
-
-def test_costs_little_where_sizes_are_exact():
-    name = "sizes exact, noise 1"
-    assert regret(ForecastSelector, name) < 1.35 * regret(MultinomialSelector, name)
+def test_has_a_small_share_of_the_others_regret(name, share, other):
+    assert regret(ForecastSelector, name) < share * regret(other, name)
 
 
 def test_a_query_before_the_first_round_saves_the_exploration():
-    def lost(informed):
-        total = 0.0
-        for seed in (101, 102):
-            stream = make_stream("static", seed, 40, 100)
-            known = {"update_norms": stream.norms[0]} if informed else {}
-            selector = ForecastSelector(
-                40, client_sizes=stream.sizes, clients_per_round=5, seed=seed, **known
-            )
-            total += regret_on_stream(selector, stream, 5)
-        return total
+    stream = make_stream("static", 101, 40, 100)
 
-    assert lost(informed=True) < 0.2 * lost(informed=False)
+    def lost(**known):
+        selector = ForecastSelector(40, client_sizes=stream.sizes, clients_per_round=5, seed=101, **known)
+        return regret_on_stream(selector, stream, 5)
+
+    assert lost(update_norms=stream.norms[0]) < 0.2 * lost()
 
 
 SIZES = st.sampled_from([1e-100, 1e-60, 1e-20, 1.0, 1e20, 1e60, 1e100])
@@ -483,7 +461,7 @@ NORMS = st.sampled_from([0.0, 5e-324, 1e-100, 1.0, 1e100])
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", ["forecast", "timed-forecast"])
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(deadline=None, max_examples=30, derandomize=True)
 @given(
     st.lists(SIZES, min_size=3, max_size=3),
     st.lists(st.tuples(SIZES, st.sampled_from([0, 1, 2]), NORMS), min_size=4, max_size=8),

@@ -110,21 +110,3 @@ def test_joining_clients_get_the_mean():
     selector = told(made(), [0, 1], [2, 2], [1, 0.5])
     selector.add_clients([1.0])
     assert selector.state_dict()["totals"][4] == pytest.approx(2.5 / 4)
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"gamma_multiplier": 0.0}, "gamma_multiplier = 0.0"),
-        ({"mix": 1.5}, "mix = 1.5"),
-        ({"bound": -1.0}, "bound = -1.0"),
-    ],
-)
-def test_bad_settings_are_refused(setting, message):
-    with pytest.raises(ValueError, match=message):
-        made(**setting)
-
-
-def test_the_number_of_rounds_is_needed():
-    with pytest.raises(ValueError, match="num_rounds = None"):
-        create("k-vib", 4, clients_per_round=2)

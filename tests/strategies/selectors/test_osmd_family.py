@@ -11,7 +11,6 @@ from strategies.selectors.baselines.md import MultinomialSelector
 from strategies.selectors.baselines.uniform import UniformSelector
 from strategies.selectors.osmd.adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
 from strategies.selectors.osmd.adaptive_osmd import AdaptiveOSMDSelector
-from strategies.selectors.osmd.base import ExpertsSelector
 from strategies.selectors.osmd.osmd import OSMDSelector
 
 from ...support.selections import assert_same_selections, assert_same_state, feedback, play
@@ -39,9 +38,7 @@ def rescaled(selector, selection, here):
 
 @pytest.mark.parametrize("kind", FAMILY)
 @pytest.mark.parametrize("initial", ["uniform", "sizes"])
-@pytest.mark.parametrize(
-    ("multiplier", "seed"), [(1.0, 1), (1e4, 1), pytest.param(100.0, 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("multiplier", "seed"), [(1e4, 1), pytest.param(1.0, 1, marks=pytest.mark.slow)])
 def test_lazy_equals_dense(kind, multiplier, initial, seed):
     """140 rounds of 400 to 500 clients that sleep, join and leave; 8 experts (osmd: 1)."""
     rng = np.random.default_rng(seed)
@@ -231,19 +228,6 @@ def test_most_clients_removed(kind):
     assert share == 1.0 if kind is StreamedMultinomial else share < 0.4
 
 
-def test_available_and_unavailable_are_equivalent_at_scale():
-    """99 of 100 clients are listed, or one is given as unavailable: the same draws from a stream."""
-    selector = StreamedMultinomial(100, client_sizes=np.arange(1.0, 101.0), clients_per_round=4)
-    for round in range(20):
-        assert_same_selections(
-            [
-                selector.select(round, available=np.arange(1, 100)),
-                selector.select(round, available=range(100)),
-            ],
-            [selector.select(round, unavailable=[0]), selector.select(round)],
-        )
-
-
 def test_one_giant_asleep():
     """λ is renormalised over the others, whose sizes vanish next to the absent one's."""
     selector = StreamedMultinomial(20, client_sizes=[1e100, *[1.0] * 19], clients_per_round=4)
@@ -257,73 +241,11 @@ def test_one_giant_asleep():
     )
 
 
-# OSMD
-
-
-def test_osmd_hand_computed():
-    """M = 4, K = 2, T = 8, α = .4: a = (1, 1/4), W = 2; η = 5 · 2 · .001 · sqrt(2 log 4 / 8) = .005887050."""
-    selector = OSMDSelector(4, clients_per_round=2, num_rounds=8, learning_rate_multiplier=5.0)
-    selector.update(1, drawn([1, 3], [1, 1], selector.probabilities), feedback([2.0, 1.0]))
-    # exponents η W a/(K p²) = 16 η a
-    weights = np.array([1, math.exp(0.0941928), 1, math.exp(0.0235482)])
-    np.testing.assert_allclose(selector.probabilities, weights / weights.sum(), rtol=0, atol=1e-7)
-    # Drawn again, twice: W = 2/(2 p), a = (1/2)² of the largest so far.
-    p = selector.probabilities
-    selector.update(2, drawn([0], [2], p), feedback([1.0]))
-    weights = p * np.exp([0.00588705 * (1 / p[0]) * 0.25 / (2 * p[0] ** 2), 0, 0, 0])
-    np.testing.assert_allclose(selector.probabilities, weights / weights.sum(), rtol=0, atol=1e-7)
-
-
-def test_the_first_version_is_half_k_times_as_fast():
-    fast = OSMDSelector(6, clients_per_round=3, num_rounds=8, rates="v1")
-    slow = OSMDSelector(6, clients_per_round=3, num_rounds=8, learning_rate_multiplier=1.5)
-    for each in (fast, slow):
-        each.update(1, drawn([1, 3], [2, 1], each.probabilities), feedback([2.0, 1.0]))
-    np.testing.assert_allclose(fast.probabilities, slow.probabilities, rtol=1e-14)
-
-
-def test_osmd_is_the_first_expert():
-    osmd, adaptive = (
-        kind(8, clients_per_round=3, num_rounds=60, learning_rate_multiplier=1e3)
-        for kind in (OSMDSelector, AdaptiveOSMDSelector)
-    )
-    for round in range(1, 20):
-        selection = osmd.select(round)
-        for each in (osmd, adaptive):
-            each.update(round, selection, feedback(1.0 + selection.clients))
-    np.testing.assert_allclose(
-        osmd.state_dict()["experts"][0], adaptive.state_dict()["experts"][0], rtol=1e-12
-    )
-    with pytest.raises(ValueError, match="num_rounds = None: must be >= 1, osmd needs"):
-        OSMDSelector(8, clients_per_round=3)
-
-
 # Adaptive-Doubling-OSMD
 
 
 def doubling(num_clients=6, **arguments):
     return AdaptiveDoublingOSMDSelector(num_clients, **({"clients_per_round": 2} | arguments))
-
-
-def e_of(block, m, alpha=0.4):
-    """Eq. 28."""
-    length = 2 ** (block - 1)
-    return math.ceil(0.5 * math.log2(1 + 4 * math.log(m / alpha) / math.log(m) * (length - 1))) + 1
-
-
-def test_blocks_end_at_powers_of_two():
-    selector = doubling()
-    assert int(selector.state_dict()["block"]) == 1
-    for round in range(1, 70):
-        play(selector, [round])
-        state, block = selector.state_dict(), (round + 1).bit_length()
-        assert int(state["block"]) == block
-        assert state["log_theta"].size == len(state["experts"]) == e_of(block, 6)
-        if round + 1 == 2 ** (block - 1):
-            e = np.arange(1, state["log_theta"].size + 1)
-            theta = (1 + 1 / e.size) / (e * (e + 1))
-            np.testing.assert_allclose(np.exp(state["log_theta"]), theta, rtol=1e-14)
-            assert float(state["largest"]) == 0
 
 
 def test_the_reference_is_the_largest_of_the_previous_block():
@@ -344,49 +266,6 @@ def test_nothing_seen_in_the_first_blocks():
         selector.update(round, drawn([0, 2], [1, 1], p), feedback([norm, 0.0]))
     state = selector.state_dict()
     assert (float(state["reference"]), float(state["largest"]), int(state["block"])) == (2.0, 6.0, 3)
-
-
-def test_doubling_hand_computed():
-    """M = 4, K = 2, α = .4, v1, the rates times 5.
-
-    Block 1 (T = 1) makes no step, and its largest a, of the norm 2, is ā of block 2 (T = 2, E = 2), with
-    η_1 = .02 sqrt(log 4 / 4) = .01177410: round 2 draws 0 twice, W = 4, a = 1.44, exponents 46.08 η. Round 3
-    ends the block, and block 3 starts from the p of round 3, with ā of the norm 2.4.
-    """
-    selector = doubling(4, learning_rate_multiplier=5.0, rates="v1")
-    selector.update(1, drawn([1, 3], [1, 1], selector.probabilities), feedback([2.0, 1.0]))
-    np.testing.assert_array_equal(selector.probabilities, np.full(4, 0.25))
-    assert float(selector.state_dict()["reference"]) == 2.0
-    selector.update(2, drawn([0], [2], selector.probabilities), feedback([2.4]))
-    expected = np.zeros(4)
-    for theta, rate in ((0.75, 0.01177410), (0.25, 0.02354820)):
-        q = np.exp([46.08 * rate, 0, 0, 0])
-        expected += theta * q / q.sum()
-        assert (q / q.sum()).min() > 0.1  # no client comes near the floor
-    np.testing.assert_allclose(selector.probabilities, expected, rtol=0, atol=1e-6)
-    selector.update(3, drawn([0, 1], [1, 1], selector.probabilities), feedback([0.5, 0.6]))
-    np.testing.assert_allclose(selector.probabilities, expected, rtol=0, atol=1e-6)
-    state = selector.state_dict()
-    assert (int(state["block"]), float(state["reference"])) == (3, 2.4)
-    np.testing.assert_allclose(state["experts"], np.tile(expected, (3, 1)), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("initial", ["uniform", "sizes"])
-@pytest.mark.parametrize("lazy_from", [1, 10**9])
-def test_warm_and_cold_starts(lazy_from, initial, monkeypatch):
-    monkeypatch.setattr(ExpertsSelector, "lazy_from", lazy_from)
-    settings = {"learning_rate_multiplier": 100.0, "initial": initial}
-    warm, cold = (doubling(30, warm_start=each, **settings) for each in (True, False))
-    for round in range(1, 16):
-        selection = warm.select(round)
-        for each in (warm, cold):
-            each.update(round, selection, feedback(1.0 + selection.clients))
-        if round == 14:
-            assert cold.probabilities.max() > 1.2 * cold.probabilities.min()
-    np.testing.assert_allclose(cold.probabilities, 1 / 30, rtol=1e-12)
-    assert warm.probabilities.max() > 1.5 * warm.probabilities.min()
-    floor = 0.4 / 30
-    assert warm.probabilities.min() >= floor * (1 - 1e-12)
 
 
 def test_a_late_round_ends_a_block_too():

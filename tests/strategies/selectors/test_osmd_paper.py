@@ -4,7 +4,6 @@
 it shares no code with the selectors, and solves line 7 of Algorithm 1 by bisection.
 """
 
-from itertools import permutations
 from math import ceil, exp, floor, log, log2, sqrt
 
 import numpy as np
@@ -249,15 +248,6 @@ def test_doubling_of_the_later_version():
     assert max(start) > 1.5 * min(start)
 
 
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_the_rates_of_a_block_are_those_of_its_length(version):
-    """Eqs. 15 and 27 are eqs. 13 and 22 with T = 2^(b-1)."""
-    for b in range(1, 9):
-        np.testing.assert_allclose(
-            etas_of_block(version, b, 0.3), etas(version, 2 ** (b - 1), 0.3), rtol=1e-13
-        )
-
-
 def test_without_replacement_the_feedback_has_the_importance_of_algorithm_6():
     """(1/p_(k),m + K - k)/K for the client drawn k-th, in the loss and in its gradient."""
     rounds, bound, faster, world = 20, 0.5, 100.0, World(6)
@@ -284,21 +274,3 @@ def test_without_replacement_the_feedback_has_the_importance_of_algorithm_6():
             left -= p[m]
         p = mirror_step(p, gradient, eta)
     assert selector.probabilities.max() > 1.3 * selector.probabilities.min()
-
-
-def error_without_replacement(p, norms):
-    """Return E‖g̃ - J‖² of Algorithm 6's estimate with K = 2, for orthogonal λ g of these norms."""
-    error = 0.0
-    for first, second in permutations(range(p.size), 2):
-        estimate = np.zeros(p.size)
-        estimate[first] = norms[first] * (1 / p[first] + 1) / 2
-        estimate[second] = norms[second] * (1 - p[first]) / p[second] / 2
-        chance = p[first] * p[second] / (1 - p[first])
-        error += chance * float(((estimate - norms) ** 2).sum())
-    return error
-
-
-def test_without_replacement_another_p_than_that_of_least_loss_may_have_the_least_error():
-    norms = np.array([3.0, 1.0, 1.0])  # the figures of Algorithm 6 in docs/papers.md
-    assert error_without_replacement(norms / norms.sum(), norms) == pytest.approx(4.400, abs=5e-4)
-    assert error_without_replacement(np.array([0.616, 0.192, 0.192]), norms) == pytest.approx(4.392, abs=5e-4)

@@ -70,20 +70,6 @@ def test_norms_of_parts():
     np.testing.assert_array_equal(part_norms(parts, feedback(total))[2:], np.full((4, 2), np.nan))
 
 
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"personal_share": 1.5}, r"personal_share = 1\.5: must be finite and between 0 and 1"),
-        ({"a_max": 2.0}, r"a_max = 2\.0: must be left out"),
-        ({"ask_norms": True}, "ask_norms = True: must be left out"),
-        ({"num_rounds": None}, "num_rounds = None"),
-    ],
-)
-def test_bad_settings_are_refused(settings, text):
-    with pytest.raises(ValueError, match=text):
-        create("personalised-osmd", M, clients_per_round=K, **{"num_rounds": 9, **settings})
-
-
 @pytest.mark.parametrize("part_norms", [[1.0], [[1.0, 2.0], [1.0, 2.0]], [[-1.0, 2.0]]])
 def test_bad_norms_of_parts_are_refused(part_norms):
     one = np.array([1.0])

@@ -149,7 +149,7 @@ def test_a_client_that_left_after_the_poll_is_not_selected():
     assert set(selection.clients) <= {0, 1, 3, 4}
 
 
-@pytest.mark.parametrize("kind", VARIANTS)
+@pytest.mark.parametrize("kind", [PowDSelector, RPowDSelector])
 def test_ties_are_broken_at_random(kind):
     """Of four equal losses each is among the two winners half of the time, within 5 standard errors."""
     selector = make(kind, 4, client_sizes=None, num_candidates=4)
@@ -159,12 +159,11 @@ def test_ties_are_broken_at_random(kind):
     assert (np.abs(wins - 0.5) < 5 * 0.5 / np.sqrt(800)).all()
 
 
-@pytest.mark.parametrize("kind", [PowDSelector, RPowDSelector])
 @pytest.mark.parametrize("here", [range(6), [0, 1, 3, 5]])
-def test_d_equal_to_k_is_sampling_in_proportion_to_data_and_biased(kind, here):
+def test_d_equal_to_k_is_sampling_in_proportion_to_data_and_biased(here):
     """Footnote 2 calls it unbiased. Losses do not matter, and the largest clients get too little."""
-    selector = make(kind, num_candidates=2)
-    included, rounds = np.zeros(6), 1200
+    selector = make(RPowDSelector, num_candidates=2)
+    included, rounds = np.zeros(6), 600
     for round in range(rounds):
         included[choose(selector, round, np.arange(6.0), available=here).clients] += 1 / rounds
     here = np.array(here)
@@ -173,29 +172,6 @@ def test_d_equal_to_k_is_sampling_in_proportion_to_data_and_biased(kind, here):
     assert (np.abs(included[here] - expected) <= 5 * errors).all()
     # The mean weight is inclusion/K: of client 5, far below its share of the data.
     assert included[5] / 2 < due[-1] - 0.05 - 5 * errors[-1] / 2
-
-
-def test_the_bias_of_d_equal_to_k_by_hand():
-    """p = 1/4, 1/4, 1/2: client 2 is in with probability 1/2 + 2 · 1/4 · 2/3 = 5/6, and not with K p = 1."""
-    np.testing.assert_allclose(inclusion([1, 1, 2], 2), [7 / 12, 7 / 12, 5 / 6])
-
-
-@pytest.mark.parametrize("kind", VARIANTS)
-def test_the_estimate_leans_to_large_losses(kind):
-    """Updates equal to the losses 0..5: the estimate is above their mean, by more than 5 standard errors."""
-    selector = make(kind, client_sizes=None, num_candidates=4)
-    losses = np.arange(6.0)
-    if kind is RPowDSelector:
-        for client in range(6):
-            told = selector.select(0, available=[client])
-            selector.update(0, told, feedback([1.0], losses=[losses[client]]))
-    estimates = []
-    for round in range(1, 40):
-        selection = choose(selector, round, losses)
-        estimates.append(selection.weights @ losses[selection.clients])
-    error = np.std(estimates) / np.sqrt(len(estimates))
-    assert np.mean(estimates) - losses.mean() > max(0.5, 5 * error)
-    assert selector.unbiased == "none"
 
 
 def test_weights_are_equal_when_all_candidates_are_selected():
@@ -278,31 +254,6 @@ def test_a_resumed_run_drops_at_the_round_of_its_state():
     selector, longer = make(AdaPowDSelector), make(AdaPowDSelector, num_rounds=1000)
     longer.load_state_dict(selector.state_dict())
     assert numbers_of_candidates(longer, [49, 50]) == [6, 2]
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "error", "text"),
-    [
-        (
-            PowDSelector,
-            {"num_candidates": 1},
-            ValueError,
-            "num_candidates = 1: must be >= 2 (the clients per",
-        ),
-        (PowDSelector, {"num_candidates": "4@1/1@9"}, ValueError, "num_candidates = 1"),
-        (PowDSelector, {"num_candidates": 2.5}, TypeError, "num_candidates = 2.5"),
-        (PowDSelector, {"num_candidates": -1}, ValueError, "num_candidates = -1"),
-        (PowDSelector, {"num_candidates": "many"}, ValueError, "num_candidates = 'many'"),
-        (PowDSelector, {"batch_size": 5}, ValueError, "batch_size = 5: pow-d has no such setting"),
-        (CPowDSelector, {"batch_size": 0}, ValueError, "batch_size = 0: must be >= 1"),
-        (AdaPowDSelector, {"num_rounds": None}, ValueError, "num_rounds = None: must be given with adapow-d"),
-        (AdaPowDSelector, {"halve_every": -1}, ValueError, "halve_every = -1"),
-        (AdaPowDSelector, {"drop_at": 1.5}, TypeError, "drop_at = 1.5"),
-    ],
-)
-def test_bad_settings_are_refused(kind, settings, error, text):
-    with pytest.raises(error, match=re.escape(text)):
-        make(kind, **settings)
 
 
 # rpow-d's memory.

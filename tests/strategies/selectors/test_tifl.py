@@ -74,8 +74,3 @@ def test_odd_durations_leave_probabilities_that_sum_to_one(odd):
 def test_a_tier_with_too_few_clients_is_filled_from_the_next():
     selector = _with_policy(told(create("tifl", 10, clients_per_round=2, seed=1), SECONDS), "fast")
     assert sorted(selector.select(500, available=[1, 5, 4, 2]).clients.tolist()) == [1, 4]
-
-
-def test_an_unknown_policy_is_refused():
-    with pytest.raises(ValueError, match="policy = 'quick'"):
-        create("tifl", 10, clients_per_round=2, policy="quick")

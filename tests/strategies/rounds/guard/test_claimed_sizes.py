@@ -242,8 +242,7 @@ def test_the_weights_of_buffered_rounds_follow_the_sizes():
         assert record.weights[record.selection.clients == 0].sum() == pytest.approx(0.7, rel=1e-9)
 
 
-@pytest.mark.parametrize("selector", ["full", "uniform", "md"])
-@pytest.mark.parametrize("level", ["sane", "strict"])
+@pytest.mark.parametrize(("selector", "level"), [("uniform", "sane"), ("md", "strict")])
 def test_a_resumed_run_has_the_same_weights(tmp_path, selector, level):
     sizes = [500, lambda number: 100 + 20 * number, 110, 90, 95, 1e9, 105, 100]
     faults = Faults(guard=level)
