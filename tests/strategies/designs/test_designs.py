@@ -54,14 +54,11 @@ def test_clients_have_their_inclusion_probabilities(name):
         assert (np.count_nonzero(w, axis=1) == K).all()
 
 
+@pytest.mark.parametrize("features", [None, remembered()], ids=["unknown", "known"])
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"stratified"}))
-def test_relabelling_changes_nothing(name):
+def test_relabelling_changes_nothing(name, features):
     """The mean of W_i W_j of each pair, over 600 draws, is the same if the clients are in reverse order."""
-    features = remembered()
-
-    def reverse(clients):
-        return features(SCORES.size - 1 - clients)
-
+    reverse = None if features is None else lambda clients: features(SCORES.size - 1 - clients)
     first = importance(name, SCORES, K, 600, features, 2)
     second = importance(name, SCORES[::-1], K, 600, reverse, 3)[:, ::-1]
     pairs = [(w[:, :, None] * w[:, None, :]).reshape(600, -1) for w in (first, second)]

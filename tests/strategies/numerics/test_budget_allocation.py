@@ -1,4 +1,4 @@
-"""The closed form of FLICS' allocation against bisection."""
+"""The closed form of FLICS' allocation against hand-made cases, bisection and the KKT conditions."""
 
 import re
 import time
@@ -47,6 +47,47 @@ def by_bisection(targets, counts, budget, upper, lower):
 def test_agrees_with_bisection(state):
     expected = by_bisection(*state)
     np.testing.assert_allclose(water_fill(*state), expected, rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None)
+@given(states())
+def test_meets_the_kkt_conditions(state):
+    targets, counts, budget, upper, lower = state
+    rates = water_fill(*state)
+    assert (rates >= lower).all()
+    assert (rates <= upper).all()
+    wanted = targets > 0
+    most = min(budget, upper[wanted].sum() + lower[~wanted].sum())
+    assert abs(rates.sum() - most) <= 4e-12 * (1 + counts.max() + most)
+    # A group above its lower bound is at most at the common level; a group below its upper bound at least.
+    levels = (counts + rates)[wanted] / targets[wanted]
+    raised, rising = (rates > lower)[wanted], (rates < upper)[wanted]
+    if raised.any() and rising.any():
+        assert levels[raised].max() <= levels[rising].min() * (1 + 4e-12)
+
+
+@pytest.mark.parametrize(
+    ("counts", "upper", "lower", "expected"),
+    [
+        ([0, 0, 0], [10, 10, 10], None, [5, 3, 2]),  # as the targets
+        ([0, 0, 0], [2, 10, 10], None, [2, 4.8, 3.2]),  # group 0 has two, the others share 8 as 3 : 2
+        ([0, 6, 0], [10, 10, 10], None, [50 / 7, 0, 20 / 7]),  # group 1 is ahead: 10 shared as 5 : 2
+        ([0, 6, 0], [10, 10, 10], [0, 1, 0], [45 / 7, 1, 18 / 7]),
+        ([10, 6, 4], [10, 10, 10], None, [5, 3, 2]),  # level already
+        ([0, 0, 0], [1, 0, 3], None, [1, 0, 3]),  # all that there is
+    ],
+)
+def test_by_hand(counts, upper, lower, expected):
+    """Targets .5, .3, .2 and a budget of 10."""
+    rates = water_fill([0.5, 0.3, 0.2], counts, 10, upper, lower)
+    np.testing.assert_allclose(rates, expected, rtol=1e-14)
+    np.testing.assert_allclose(water_fill([500, 300, 200], counts, 10, upper, lower), expected, rtol=1e-14)
+
+
+def test_a_group_without_a_target_gets_its_lower_bound():
+    np.testing.assert_allclose(water_fill([0, 1, 1], [0, 0, 0], 5, [9, 9, 9], [1, 0, 0]), [1, 2, 2])
+    np.testing.assert_array_equal(water_fill([0, 0], [0, 0], 5, [9, 9]), [0, 0])
+    np.testing.assert_array_equal(water_fill([0, 1], [0, 0], 50, [9, 9]), [0, 9])
 
 
 def test_targets_that_differ_by_300_orders_of_magnitude():

@@ -17,6 +17,16 @@ SCORES = arrays(
 )
 
 
+def by_bisection(scores, k):
+    """The same π from the sum of min(1, c s) as a function of c."""
+    low, high = -750.0, 750.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        below = np.minimum(1.0, np.exp(np.log(scores) + middle)).sum() < k
+        low, high = (middle, high) if below else (low, middle)
+    return np.minimum(1.0, np.exp(np.log(scores) + high))
+
+
 @pytest.mark.parametrize(
     ("scores", "k", "expected"),
     [
@@ -48,12 +58,34 @@ def test_inclusion_is_capped_proportionality(scores, data):
         assert (scores[pi == 1] >= (1 - 1e-12) / ratios[0]).all()
 
 
+@given(arrays(np.float64, st.integers(1, 30), elements=st.floats(1e-6, 1e6)), st.data())
+def test_inclusion_agrees_with_bisection(scores, data):
+    k = data.draw(st.integers(1, scores.size))
+    np.testing.assert_allclose(inclusion_probabilities(scores, k), by_bisection(scores, k), rtol=1e-11)
+
+
 def test_a_cascade_of_caps():
     """Each of k - 1 geometric scores is capped only once all larger ones are."""
     scores = np.concatenate([2.0 ** np.arange(40), np.full(30, 2.0**-5)])
     pi = inclusion_probabilities(scores, 41)
     assert (pi[:40] == 1).all()
     np.testing.assert_allclose(pi[40:], 1 / 30, rtol=1e-14)
+
+
+PI = np.array([0.1, 1.0, 0.55, 0.05, 0.9, 0.4])
+
+
+def test_systematic_has_these_inclusion_probabilities():
+    """Within 5 standard errors over 3,000 draws; every draw has 3 distinct clients, the certain one first."""
+    rng, draws = np.random.default_rng(1), 3_000
+    drawn = np.zeros((draws, PI.size))
+    for row in drawn:
+        clients = systematic(PI, rng)
+        assert np.unique(clients).size == clients.size == 3
+        assert clients[0] == 1
+        row[clients] = 1
+    error = np.sqrt(PI * (1 - PI) / draws)
+    assert (np.abs(drawn.mean(axis=0) - PI) <= 5 * error).all()
 
 
 def test_systematic_draws_every_pair_in_random_order():
@@ -124,6 +156,17 @@ def test_rounding_neither_draws_twice_nor_past_the_end():
     # The sum is within its tolerance of 2, so the first is a little longer than the points are apart.
     assert systematic([0.9999999, 0.9999995, 0.0000001], Fixed(0.0)).tolist() == [0, 1]
     assert systematic([0.5, 0.25, 0.5, 0.75], Fixed(1.0)).tolist() == [2, 3]  # the last point is the end
+
+
+def test_importance_has_mean_1():
+    rng, draws = np.random.default_rng(3), 3_000
+    p = np.array([0.02, 0.6, 0.08, 0.3])
+    importance = np.zeros((draws, 4))
+    for row in importance:
+        draw = draw_systematic(p, 2, rng)
+        row[draw.clients] = draw.importance
+    error = importance.std(axis=0) / np.sqrt(draws)
+    assert (np.abs(importance.mean(axis=0) - 1) <= 5 * error).all()
 
 
 @pytest.mark.parametrize(

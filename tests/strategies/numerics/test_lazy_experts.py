@@ -11,6 +11,7 @@ from strategies.numerics.lazy_experts import AT_FLOOR, LazyExperts, Ranking, Unt
 from strategies.numerics.projection import project_floored_simplex
 from strategies.numerics.rejection import (
     accepted,
+    first_seen,
     independent_draws,
     successive_draws,
     uniform_stream,
@@ -40,6 +41,23 @@ def dense_step(q, clients, exponents, floor):
 def everything(lazy):
     (touched, weights, untouched), (values, others) = lazy.arrays(), lazy.values()
     return [touched, weights, *untouched, lazy.scale, values, *others, *lazy._levels]
+
+
+def test_hand_computed():
+    """Four clients, floor .1: client 2 is raised 2 to 1, then 4 to 1, then client 1 so that 0 and 3 sink."""
+    lazy = uniform(1, 4, 0.4)
+    lazy.step(np.array([2]), np.log([[2.0]]))
+    np.testing.assert_allclose(lazy.mixture(np.ones(1)), [0.2, 0.2, 0.4, 0.2], rtol=1e-15)
+    lazy.step(np.array([2]), np.log([[2.0]]))  # .2 .2 .8 .2 -> / 1.4
+    np.testing.assert_allclose(lazy.mixture(np.ones(1)), np.array([1, 1, 4, 1]) / 7, rtol=1e-15)
+    # 1/7, 16/7, 4/7, 1/7 -> 1/22, 16/22, 4/22, 1/22; the two ones to .1, the others share .8 as 16 to 4.
+    lazy.step(np.array([1]), np.log([[16.0]]))
+    np.testing.assert_allclose(lazy.mixture(np.ones(1)), [0.1, 0.64, 0.16, 0.1], rtol=1e-15)
+    assert lazy.touched.tolist() == [2, 1]
+    assert lazy.untouched.default.tolist() == [AT_FLOOR]
+    # A client at the floor is raised from .1: .16 .64 .16 .1, sum 1.06, and client 3 stays at the floor.
+    lazy.step(np.array([0]), np.log([[1.6]]))
+    np.testing.assert_allclose(lazy.at(np.arange(4)), [np.array([0.15, 0.6, 0.15, 0.1])], rtol=1e-15)
 
 
 @settings(max_examples=120, deadline=None)
@@ -74,6 +92,19 @@ def test_equals_the_dense_projection(num_clients, num_experts, alpha, largest, s
         theta = rng.dirichlet(np.ones(num_experts))
         np.testing.assert_allclose(lazy.mixture(theta), theta @ got, rtol=1e-12)
         q = got  # or rounding would split a tie at the floor for good
+
+
+def test_a_base_by_hand():
+    """b = 1, 8, 1/4, 3 and floor .1: the third is at the floor, then the first."""
+    lazy = by_base(1, np.array([1.0, 8.0, 0.25, 3.0]), 0.4)
+    np.testing.assert_allclose(lazy.mixture(np.ones(1)), [0.1, 0.8 * 8 / 11, 0.1, 0.8 * 3 / 11], rtol=1e-15)
+    lazy = by_base(1, np.array([3.0, 8.0, 0.25, 3.0]), 0.4)
+    np.testing.assert_allclose(lazy.mixture(np.ones(1)), np.array([2.7, 7.2, 1.4, 2.7]) / 14, rtol=1e-15)
+    lazy.step(np.array([1]), np.log([[2.0]]))  # 3 16 . 3 share .9
+    np.testing.assert_allclose(lazy.mixture(np.ones(1)), [0.9 * 3 / 22, 0.9 * 16 / 22, 0.1, 0.9 * 3 / 22])
+    lazy.step(np.array([1]), np.log([[2.0]]))  # 3 32 . 3 would leave .071: both sink
+    np.testing.assert_allclose(lazy.mixture(np.ones(1)), [0.1, 0.7, 0.1, 0.1], rtol=1e-14)
+    assert lazy.touched.tolist() == [1]
 
 
 def test_many_steps_stay_within_range():
@@ -138,6 +169,12 @@ P = np.array([0.5, 0.3, 0.15, 0.05])
 
 def from_p(rng, p=P):
     return lambda n: rng.choice(p.size, size=n, p=p)
+
+
+def test_first_seen():
+    clients, counts = first_seen(np.array([7, 3, 7, 7, 0, 3]))
+    assert clients.tolist() == [7, 3, 0]
+    assert counts.tolist() == [3, 2, 1]
 
 
 def test_accepted_is_the_conditional_distribution():

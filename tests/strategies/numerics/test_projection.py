@@ -1,4 +1,4 @@
-"""The projection agrees with bisection on everything it may meet."""
+"""The projection agrees with bisection, and with the paper's Algorithm 2, on everything it may meet."""
 
 import numpy as np
 from hypothesis import given
@@ -28,6 +28,19 @@ def by_bisection(log_weights, floor):
     return np.maximum(floor, low * weights)
 
 
+def by_algorithm_2(log_weights, alpha):
+    """Sort, and take the smallest m with v_m > u_m, as printed."""
+    p = np.exp(log_weights - log_weights.max())
+    m = p.size
+    order = np.argsort(p, kind="stable")
+    tails = np.cumsum(p[order][::-1])[::-1]
+    v = p[order] * (1 - np.arange(m) / m * alpha)
+    first = int(np.argmax(v > alpha / m * tails))
+    result = np.full(m, alpha / m)
+    result[order[first:]] = (1 - first / m * alpha) * p[order[first:]] / tails[first]
+    return result
+
+
 @given(LOG_WEIGHTS, ALPHAS)
 def test_agrees_with_bisection(log_weights, alpha):
     floor = alpha / log_weights.size
@@ -35,6 +48,29 @@ def test_agrees_with_bisection(log_weights, alpha):
     np.testing.assert_allclose(p, by_bisection(log_weights, floor), rtol=0, atol=1e-12)
     assert abs(p.sum() - 1) < 1e-12
     assert (p >= floor).all()
+
+
+@given(arrays(np.float64, st.integers(1, 30), elements=st.floats(-5, 5)), st.floats(1e-3, 0.9))
+def test_agrees_with_the_papers_sort(log_weights, alpha):
+    p = project_floored_simplex(log_weights, alpha / log_weights.size)
+    np.testing.assert_allclose(p, by_algorithm_2(log_weights, alpha), rtol=0, atol=1e-12)
+
+
+@given(LOG_WEIGHTS, ALPHAS, st.randoms(use_true_random=False))
+def test_relabelling_permutes(log_weights, alpha, random):
+    order = list(range(log_weights.size))
+    random.shuffle(order)
+    floor = alpha / log_weights.size
+    expected = project_floored_simplex(log_weights, floor)[order]
+    np.testing.assert_allclose(
+        project_floored_simplex(log_weights[order], floor), expected, rtol=0, atol=1e-14
+    )
+
+
+@given(LOG_WEIGHTS)
+def test_alpha_1_is_uniform(log_weights):
+    p = project_floored_simplex(log_weights, 1 / log_weights.size)
+    np.testing.assert_allclose(p, 1 / log_weights.size, rtol=0, atol=1e-14)
 
 
 @given(
@@ -51,6 +87,29 @@ def test_rows_are_projected_each_on_its_own(log_weights, spread, alpha):
     for row, log_row in zip(rows, log_weights, strict=True):
         np.testing.assert_allclose(row, by_bisection(log_row, floor), rtol=0, atol=1e-12)
         assert row.min() >= floor
+
+
+def test_without_need_of_the_floor_it_normalises():
+    np.testing.assert_allclose(
+        project_floored_simplex(np.log([2.0, 3.0, 5.0]), 0.1), [0.2, 0.3, 0.5], atol=1e-15
+    )
+
+
+def test_hand_computed():
+    # w = (.02, .18, .8), floor .1: the first is floored; the others share .9 as .18 : .8.
+    expected = [0.1, 0.9 * 0.18 / 0.98, 0.9 * 0.8 / 0.98]
+    np.testing.assert_allclose(project_floored_simplex(np.log([0.02, 0.18, 0.8]), 0.1), expected, atol=1e-15)
+
+
+def test_the_floor_set_grows_in_steps():
+    # floor .3: .25 and .05 are below; flooring them leaves .4 for the one that started at .7.
+    np.testing.assert_allclose(
+        project_floored_simplex(np.log([0.7, 0.25, 0.05]), 0.3), [0.4, 0.3, 0.3], atol=1e-15
+    )
+    # floor .2: only the last is below at first; then .21 c = .21 * .8/.99 < .2 is too.
+    expected = [0.2, 0.2, 0.6 * 0.38 / 0.78, 0.6 * 0.4 / 0.78]
+    got = project_floored_simplex(np.log([0.01, 0.21, 0.38, 0.4]), 0.2)
+    np.testing.assert_allclose(got, expected, atol=1e-15)
 
 
 def test_huge_exponents_end_at_the_floor():
