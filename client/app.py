@@ -31,12 +31,13 @@ from .device_limits import charge, properties_of, why_unavailable
 from .local_data import LocalData, number_of
 from .personal_model import moved, personal_update, split
 from .privacy import Noise, group_member
+from .training_note import training_note_mod
 
 PERSONAL = "personal-model"
 """Key of the personal model in the context's state, which the SuperNode keeps while a Flower run lasts."""
 
 extensions.load()  # the user's tasks. Only the owner of this machine can name them
-app = ClientApp(mods=[half_precision_mod])
+app = ClientApp(mods=[training_note_mod, half_precision_mod])
 
 
 @app.query("status")

@@ -9,7 +9,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from tasks.base import Task
 from tasks.federated_data import Dataset
+from tasks.partitioned_task import PartitionedTask
 
 
 def read_data_file(path: Path) -> tuple[Dataset, str | int | None]:
@@ -52,3 +54,37 @@ def read_data_file(path: Path) -> tuple[Dataset, str | int | None]:
         )
     data = Dataset(inputs.astype(np.float32), labels.astype(np.int64))
     return data, None if group is None else group.item()
+
+
+def check_fit(path: Path, data: Dataset, task: Task) -> None:
+    """Raise ValueError if the samples of a file do not fit a task on one of `tasks.datasets`.
+
+    They must have as many features as the task's own samples, labels below its number of classes and, if
+    they are images, pixels from 0 to 1. A task of a user's own on other data is not checked.
+    """
+    if not isinstance(task, PartitionedTask):
+        return
+    own, found = task.data, f"data = {path}:"
+    if (features := data.inputs.shape[1]) != own.num_features:
+        raise ValueError(
+            f"{found} inputs have {features} features: must have {own.num_features} for the run's task"
+        )
+    low, high = data.inputs.min(), data.inputs.max()
+    if own.encoding == "pixels" and not 0 <= low <= high <= 1:
+        raise ValueError(
+            f"{found} inputs are from {low:g} to {high:g}: must be from 0 to 1 for the run's task"
+        )
+    if (label := data.labels.max()) >= own.num_classes:
+        raise ValueError(
+            f"{found} labels are up to {label}: must be at most {own.num_classes - 1} for the run's task"
+        )
+
+
+def describe(path: Path) -> str:
+    """Describe the samples in a file, for their owner. Raises ValueError as `read_data_file`."""
+    data, _ = read_data_file(path)
+    n, features = data.inputs.shape
+    return (
+        f"{n} samples of {features} features from {data.inputs.min():g} to {data.inputs.max():g}, "
+        f"labels from {data.labels.min()} to {data.labels.max()}"
+    )

@@ -9,7 +9,7 @@ from flwr.app import Context
 import tasks
 from strategies.selectors import available, selector_type
 
-from .data_file import read_data_file
+from .data_file import check_fit, read_data_file
 
 Group = int | str
 """A group's number or name."""
@@ -37,13 +37,14 @@ class LocalData(NamedTuple):
         Raises
         ------
         ValueError
-            If the file cannot be read; or, without a file, if ``partition-id`` or ``num-partitions`` is
-            missing; or if an entry is invalid.
+            If the file cannot be read, or does not fit the task; or, without a file, if ``partition-id`` or
+            ``num-partitions`` is missing; or if an entry is invalid.
         """
         if "data" in context.node_config:
             path = Path(str(context.node_config["data"]))
             task = tasks.create(str(context.run_config["task"]))
             data, group = read_data_file(path)
+            check_fit(path, data, task)
             name = path.stem
         else:
             task, part = _part(context)

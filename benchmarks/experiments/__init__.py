@@ -35,6 +35,7 @@ _WITH_SIMULATOR = (
     "flics.cifar_100",
     "draws",
     "real_tasks",
+    "hours",
     "slow_clients",
     "ablations",
     "robustness.liars",

@@ -1,4 +1,4 @@
-"""The pages of results, docs/results.md and docs/results/*.md: written by hand, with blocks of data.
+"""The pages of results, docs/results.md and docs/results/*.md, and docs/scale.md: text with blocks of data.
 
 A block stands between ``<!--KIND NAME-->`` and ``<!--end-->``. `BLOCKS` has the kinds.
 """
@@ -16,6 +16,7 @@ from benchmarks.results.claims import Finding, judge, read_claims
 from benchmarks.results.figures import CLAIMS_FIGURE, FIGURES, ratios
 from benchmarks.results.files import Measured, Recorded, Result
 from benchmarks.results.first_to_accuracy import default_first, first
+from benchmarks.results.front_ends import needs
 from benchmarks.results.goals import goals_table
 from benchmarks.results.recording import command_of
 from benchmarks.results.tables import output_table
@@ -34,7 +35,7 @@ def pages(results: Mapping[str, Result], docs: Path = DOCS) -> dict[Path, tuple[
     findings = judge(read_claims(), results)
 
     found = {}
-    for page in (docs / "results.md", *sorted((docs / "results").glob("*.md"))):
+    for page in (docs / "results.md", *docs.glob("scale.md"), *sorted((docs / "results").glob("*.md"))):
         here = "" if page.parent == docs else "../"  # the way to docs/
 
         def filled(block: re.Match[str], here: str = here) -> str:
@@ -70,8 +71,9 @@ def _table(name: str, results: Mapping[str, Result], findings: Sequence[Finding]
 
 
 def _output(name: str, results: Mapping[str, Result], findings: Sequence[Finding]) -> list[str]:
-    result = results[name]
-    assert isinstance(result, Measured)
+    result = results.get(name)
+    if not isinstance(result, Measured):
+        return [f"No results yet. `cohort bench results --measure {name}` makes them."]
     return [*output_table(name, result.output), "", *_origin(result)]
 
 
@@ -149,6 +151,7 @@ BLOCKS: dict[str, Callable[[str, Mapping[str, Result], Sequence[Finding]], list[
     "goals": lambda _, results, findings: goals_table(results),
     "first": lambda _, results, findings: first(results),
     "default": lambda _, results, findings: default_first(results),
+    "needs": lambda _, results, findings: needs(results),
 }
 """Kind of a block -> function of the block's name, the results and the findings, which returns lines."""
 

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.experiments.report import markdown
+from benchmarks.results import front_ends
 from deploy.runs.seed_statistics import Interval, interval
 
 PROGRAMS = {
@@ -142,6 +143,7 @@ OWN: dict[str, Callable[[Sequence[Any]], list[str]]] = {
     "half-precision": _half_precision,
     "models": _models,
     "population": _population,
+    "front-ends": front_ends.table,
 }
 
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from client.device_limits import why_unavailable
+from client.training_note import read_note
 from deploy.device.default_folder import default_folder
-from deploy.device.device_folder import PAUSE_FILE, Device, Settings
+from deploy.device.device_folder import PAUSE_FILE, TRAINED, Device, Settings
 from deploy.device.invitation import check_bundle
 from deploy.device.reconnect import ADMITTED, STATUS, DeviceSupervisor
 from deploy.json_text import parse_json
@@ -153,15 +154,16 @@ def join(
             raise ValueError(
                 f"invitation = {invitation}: already contains --server, --ca and --name, and brings a new key"
             )
+        addresses = [] if server is None else addresses_of(server)
         if (server is None) != (ca is None):
             raise ValueError("server, ca: must be given together (or use --invitation, which contains both)")
         # Check the options before anything is written: a wrong option must not use up an invitation.
         before = device.settings() if device.has_joined else Settings("device", "server:1")
-        replace(before, **changes).check_data()
+        samples = replace(before, **changes).check_data()
         if invitation is not None:
             settings = device.accept(invitation)
         elif server is not None and ca is not None:
-            for each in addresses_of(server):
+            for each in addresses:
                 if (problem := unreachable(each, ca) or "").startswith(REFUSED):
                     raise ValueError(f"server = {each}: {problem}")
             known = device.settings().name if device.has_joined else _host_name()
@@ -178,6 +180,8 @@ def join(
         text = unit_of(settings, device.folder, system=os.geteuid() == 0) if systemd else ""
     except (OSError, ValueError) as error:
         fail(str(error))
+    if data is not None:
+        typer.echo(f"data: {samples}")
     if not (settings.data or settings.partition):
         typer.echo(
             "this client has no data yet: use --data FILE.npz, or --partition I/N for the task's own data",
@@ -248,6 +252,11 @@ def status(state_dir: StateDir = None) -> None:
     typer.echo(f"{settings.name}: {text}" + (f", since {since}" if since else ""))
     reason = why_unavailable(device.limits())
     typer.echo(f"training: {'no, ' + reason if reason else 'whenever the server asks'}")
+    note = read_note(device.folder / TRAINED)
+    times = f"{note.trained} times, last at {printable(note.last)}" if note.trained else "not yet"
+    typer.echo(f"trained: {times}")
+    if note.problem:
+        typer.echo(f"last message: failed, {printable(note.problem)}")
     typer.echo(f"app: {_app(settings)}")
     for each in device.servers():
         typer.echo(f"server: {each}, {unreachable(each, device.authority) or 'reachable'}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from cryptography import x509
 
 from client.device_limits import properties_of
+from client.training_note import TRAINING_FILE
 from deploy.device.enrolment import enrol
 from deploy.device.invitation import Invitation, check_bundle, check_name
 from deploy.device.reconnect import ADMITTED, CA, KEY, NODE_CONFIG, SERVERS, SETTINGS, servers_of
@@ -27,6 +28,7 @@ from strategies.clients.printable import LONGEST_NAME
 
 SECRET_FILE = "secret"  # the file with the secret of the client's random answers (see `client.privacy`)
 PAUSE_FILE = "paused"  # this file exists while the device is paused
+TRAINED = "trained.json"  # how often the device has trained (see `client.training_note`)
 # Numbers that limit what the client reveals, each an entry of the node config (see `client.privacy`)
 PRIVACY = ("group_epsilon", "noise_epsilon", "loss_bound", "norm_bound")
 # The folders in which systemd makes the folders of system units; no other user can write into these.
@@ -106,15 +108,18 @@ class Settings:
             raise ValueError(f"partition = {self.partition}: cannot be combined with data = {self.data}")
         self.part()
 
-    def check_data(self) -> None:
-        """Raise ValueError if `data` names a file that is missing or cannot be used."""
+    def check_data(self) -> str:
+        """Return a description of the samples in `data`, "" without a file.
+
+        Raises ValueError if the file is missing or cannot be used.
+        """
         if not self.data:
-            return
+            return ""
         if not Path(self.data).is_file():
             raise ValueError(f"data = {self.data}: there is no such file")
-        from client.data_file import read_data_file  # imported only if there is a file to read
+        from client.data_file import describe  # imported only if there is a file to read
 
-        read_data_file(Path(self.data))
+        return describe(Path(self.data))
 
     def part(self) -> tuple[int, int] | None:
         """Return i and N of `partition`; None if `partition` is empty."""
@@ -297,6 +302,7 @@ class Device:
         config: dict[str, ConfigValue] = {
             "client-id": settings.name,
             "secret-file": str(self.folder / SECRET_FILE),  # made on first use
+            TRAINING_FILE: str(self.folder / TRAINED),
             **self.limits(),
         }
         if part := settings.part():

@@ -125,7 +125,7 @@ class Registry:
 
         Expired invitations are included.
         """
-        return {each["name"]: each["expires"] for _, each in self._all() if each["key"] is None}
+        return {each["name"]: each["expires"] for _, each in self.all_invitations() if each["key"] is None}
 
     def taken(self, name: str) -> str:
         """Return why a new client cannot get this name; "" if it can.
@@ -152,7 +152,7 @@ class Registry:
     def withdraw(self, name: str) -> bool:
         """Remove all invitations of a client, and return whether there were any."""
         with self._alone():
-            found = [file for file, invitation in self._all() if invitation["name"] == name]
+            found = [file for file, invitation in self.all_invitations() if invitation["name"] == name]
             for file in found:
                 file.unlink(missing_ok=True)
         return bool(found)
@@ -229,7 +229,7 @@ class Registry:
     def _file(self, token: str) -> Path:
         return self._invitations / f"{hashlib.sha256(token.encode()).hexdigest()}.json"
 
-    def _all(self) -> list[tuple[Path, dict[str, Any]]]:
+    def all_invitations(self) -> list[tuple[Path, dict[str, Any]]]:
         """Return the files and contents of all invitations but those whose files are damaged."""
         found = []
         for file in sorted(self._invitations.glob("*.json")):

@@ -1,4 +1,4 @@
-"""The commands of `cohort server`: up, invite, register, revoke, list, run, runs, stop and bundle."""
+"""The commands of `cohort server`: up, move, invite, register, revoke, list, run, runs, stop and bundle."""
 
 import contextlib
 import json
@@ -164,10 +164,39 @@ def up(
         _say("stopped")
 
 
-def _serve(this: Server, page_port: int | None) -> None:
-    """Run a server until Ctrl-C, with the live page if its port is given."""
+@server.command()
+def move(
+    database: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="An empty PostgreSQL database: postgresql://USER@HOST/NAME?passfile=FILE."
+        ),
+    ],
+    folder: Dir = None,
+) -> None:
+    """Move the server's state from its folder into PostgreSQL: clients, keys, invitations and runs.
+
+    The server must be stopped. `up` uses the database afterwards; the file superlink.db stays as it is.
+    """
+    from deploy.hosting.move import move as move_state
+
+    with _exit_on_error():
+        this = _load(folder)
+        with this.claimed():
+            _check_ended(this)
+            count = move_state(this, checked_url(database))
+    typer.echo(f"{count} rows are in {database}; to go on: {this.command('up')}")
+
+
+def _check_ended(this: Server) -> None:
+    """Raise ServerError if processes of a server run, after they have had time to end."""
     if not wait_until(lambda: not processes_with(MARK, str(this.folder)), RECLAIM_TIMEOUT):
         raise ServerError(f"dir = {this.folder}: the server of this folder is running already")
+
+
+def _serve(this: Server, page_port: int | None) -> None:
+    """Run a server until Ctrl-C, with the live page if its port is given."""
+    _check_ended(this)
     for name, each in (("port", this.port), ("control-port", this.control_port)):
         if not is_free(each):
             raise ServerError(f"{name} = {each}: taken by another program; choose another one")
@@ -434,7 +463,7 @@ def run(
             config = resumed(earlier, {**removed, **given})
             check_trackers(str(config.get("track", "")))
         this.check_is_up()
-        _say(f"the app's bundle is {this.bundle()}; devices that trust only another bundle refuse this one")
+        _say(f"app bundle {this.bundle()}: a device that agreed to another one refuses it")
         with new_run_folder(runs) if resume is None else contextlib.nullcontext(earlier) as out:
             trial = Trial(out.name, {**config, "output-dir": str(out)}, RunHistory(out / FILE_NAME))
             superlink = FollowedSuperLink(this, out)

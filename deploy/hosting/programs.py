@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deploy.flower import commands
 from deploy.flower.corrupt_database import move_aside_if_corrupt
-from deploy.hosting.server import Server, ServerError
+from deploy.hosting.server import DATABASE, Server, ServerError
 from deploy.processes.groups import tail, wait_until
 from deploy.processes.marked import MarkedProcesses
 from deploy.processes.ports import LOOPBACK
@@ -114,7 +114,7 @@ class Programs:
     def __init__(self, server: Server, say: Callable[[str], None]) -> None:
         keys = server.folder / "pki"
         secret = keys / "executor.secret"
-        database = server.folder / "superlink.db"
+        database = server.folder / DATABASE
         superlink = commands.superlink(
             control=(LOOPBACK, server.control_port),
             fleet=(server.listen, server.port),

@@ -36,6 +36,7 @@ from strategies.checkpoint import replacing
 
 CONNECTION = "cohort-server"  # the name of the SuperLink in Flower's config.toml
 FILE = "server.json"  # the file with the settings of a server
+DATABASE = "superlink.db"  # the SuperLink's database, unless it is in PostgreSQL
 REVOKED = "revoked.json"  # the file with the names of revoked clients
 DATA = "COHORT_DATA"  # the environment variable with the folder of the data
 STRANGER = "node-"  # the prefix of names of nodes that are not registered here; no client's name has it

@@ -19,6 +19,7 @@ from deploy.runs.seed_statistics import by_selector, interval, paired_verdict
 from deploy.runs.trial_statistics import (
     LAST,
     Summary,
+    baseline_of,
     duration,
     faults,
     large_clients,
@@ -254,7 +255,7 @@ def report(trials: Sequence[RunHistory]) -> Group:
     if sentences := verdict(trials) if seeds is None else paired_verdict(seeds):
         parts += [
             Text(),
-            Text("Compared with uniform selection", style="bold"),
+            Text(f"Compared with {baseline_of([trial.label for trial in trials])}", style="bold"),
             *(Text(f"  {each}") for each in sentences),
         ]
     return Group(*parts)

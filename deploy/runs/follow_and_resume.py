@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from deploy.engines.engine import Engine
 from deploy.flower.config import ConfigValue
-from deploy.runs.trials import Trial
+from deploy.runs.trials import STOPPED, Trial
 from server.history import Line
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import CheckpointFolder
@@ -76,7 +76,8 @@ def train(engine: Engine, trials: Sequence[Trial], watcher: Watcher, *, at_once:
                     each.restart()
                     running.append(each)
                 elif trial.problem:
-                    watcher.event(f"{trial.name} failed: {trial.problem}")
+                    failed = "" if trial.problem == STOPPED else "failed: "
+                    watcher.event(f"{trial.name} {failed}{trial.problem}")
         watcher.refresh()
         time.sleep(WATCH_INTERVAL)
 

@@ -37,6 +37,7 @@ PATHS = {
     "availability-trace",
     "device-speeds",
 }
+STOPPED = "was stopped"  # the `problem` of a trial that somebody stopped
 FULL = 1 << 20  # bytes; a disk with less free space counts as full
 
 
@@ -99,7 +100,7 @@ class Trial:
         if self.history.end is not None:
             return str(self.history.end["reason"])
         if self.stopped:
-            return "was stopped"
+            return STOPPED
         if not self.last_words:
             return "was not started"
         if shutil.disk_usage(next(each for each in self.folder.parents if each.exists())).free < FULL:

@@ -25,6 +25,8 @@ COMMANDS = [
         "networks",
         "half-precision",
         "devices",
+        "front-ends",
+        "waiting",
     ),
     *("aggregation", "selection", "population", "throughput", "over-selection", "time-to-accuracy", "advice"),
 ]
@@ -242,6 +244,11 @@ def test_the_experiments_are_listed():
         (("selection", "--seconds", "nan"), "'--seconds': nan is not a finite number."),
         (("selection", "--seconds", "inf"), "'--seconds': inf is not a finite number."),
         (("throughput", "--seconds", "0"), "'--seconds': 0.0 is not in the range x>0"),
+        (("front-ends", "--nodes", "9"), "per-round = 50,10: must be between 1 and 9 (nodes)"),
+        (
+            ("waiting", "--fronts", "2,x"),
+            "fronts = '2,x': must be finite numbers with commas, each at least 1",
+        ),
         (("devices", "--megabytes", "-1"), "'--megabytes': -1.0 is not in the range x>0"),
     ],
 )

@@ -77,14 +77,6 @@ def copied_keys(source, folder):
     return folder
 
 
-@pytest.fixture
-def started():
-    found = []
-    yield found
-    for each in reversed(found):
-        each.end()
-
-
 def test_a_run_uses_the_devices_of_both_and_goes_on_when_the_database_restarts(tmp_path, postgres, started):
     database = postgres.database(empty=True)
     one = FrontEnd(tmp_path / "one", database)

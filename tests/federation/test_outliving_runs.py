@@ -194,3 +194,20 @@ def test_a_run_goes_on_when_its_superlink_its_serverapp_and_its_machine_are_kill
     gone = "SELECT * FROM cohort_follower"
     assert wait_until(lambda: not postgres.execute(gone, federation.database), SOON)
     judge(run, federation.watch)
+
+
+def test_every_round_is_complete_when_the_front_ends_are_restarted_one_after_the_other(federation):
+    """As in an upgrade; what is started again has the same version, since there is no other one to try."""
+    run, fronts = federation.run, [federation.two, federation.one]  # the run's front end is the second
+    for front in fronts:
+        front.end()
+        again = FrontEnd(front.folder, federation.database, federation.runs)
+        federation.held.append(again)
+        for proxy in federation.proxies:
+            if proxy.target == front.port:
+                proxy.target = again.port
+        again.wait_for("up at localhost:", times=2)
+        run.wait_for_round(run.reached + 3)
+    assert len(run.lines("resume")) <= 1  # the ServerApp of the second one
+    wait_for(lambda: run.lines("end"), LATE, lambda: run.reached)
+    judge(run, federation.watch)

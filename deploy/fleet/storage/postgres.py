@@ -218,17 +218,15 @@ def executor(connection: Any, driver: Any) -> Callable[..., Any]:
     return execute
 
 
-def _given(values: Any) -> list[Any]:
-    """Return the values of a statement's parameters as psycopg takes them.
+def without_nul(text: str) -> str:
+    """Return a text without NUL characters, which nodes may send and PostgreSQL refuses."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
-    PostgreSQL refuses texts with NUL characters, which nodes may send. They become other texts.
-    """
+
+def _given(values: Any) -> list[Any]:
+    """Return the values of a statement's parameters as psycopg takes them."""
     return [
-        each.values
-        if isinstance(each, Listed)
-        else each.replace("\0", "\N{REPLACEMENT CHARACTER}")
-        if isinstance(each, str)
-        else each
+        each.values if isinstance(each, Listed) else without_nul(each) if isinstance(each, str) else each
         for each in values
     ]
 

@@ -39,6 +39,7 @@ LOADS = (
 )
 _TELL = f"SELECT pg_notify('{postgres.CHANNEL}', '{INVITED}')"
 _MADE = "INSERT INTO cohort_invitation VALUES (?, ?, ?, NULL, NULL)"
+MOVED = "INSERT INTO cohort_invitation VALUES (?, ?, ?, ?, ?)"
 _UNUSED = "SELECT name, expires FROM cohort_invitation WHERE key IS NULL"
 _WITHDRAWN = "DELETE FROM cohort_invitation WHERE name = ? RETURNING 1"
 _ONE = "SELECT name, expires, key FROM cohort_invitation WHERE token = ?"

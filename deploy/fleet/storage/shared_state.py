@@ -81,6 +81,18 @@ _ELSEWHERE = f"SELECT run_id FROM cohort_run WHERE run_id {AMONG} AND home != ?"
 _actions: ContextVar[list[Callable[[], None]] | None] = ContextVar("cohort_actions", default=None)
 
 
+def claim(execute: Callable[..., Any], url: str, authority: str) -> None:
+    """Add this project's tables to a database, and claim it for the server with an authority.
+
+    `execute`: executes a statement (`storage.statements.executor`). Raises DatabaseError if the database
+    belongs to a server with another authority.
+    """
+    for each in _TABLES:
+        execute(each)
+    execute(_CLAIM_SERVER, (authority,))
+    postgres.check_authority(lambda query: execute(query).first(), url, authority)
+
+
 class Shared(Transactions):
     """Flower's hooks for PostgreSQL, and this project's transactions in it."""
 
@@ -176,13 +188,7 @@ class SharedState(Shared, CohortLinkState):
         """
         tables = super().initialize(log_queries, **engine_kwargs)
         with self.alone() as session:
-            execute = executor(session)
-            for each in _TABLES:
-                execute(each)
-            execute(_CLAIM_SERVER, (self.front_end.authority,))
-            postgres.check_authority(
-                lambda query: execute(query).first(), self.front_end.url, self.front_end.authority
-            )
+            claim(executor(session), self.front_end.url, self.front_end.authority)
         return tables
 
     # --- messages ----------------------------------------------------------------------------------------

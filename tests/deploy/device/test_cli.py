@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from deploy.device import reconnect
-from deploy.device.device_folder import Device
+from deploy.device.device_folder import TRAINED, Device
 from deploy.tls import certificates
 
 from ...support.devices import BUNDLE, run_cli
@@ -22,6 +22,7 @@ from ...support.tls import tls_server, written
     [
         ([], "no client has joined here"),
         (["--server", "h:1"], "server, ca: must be given together"),
+        (["--server", "one,two:9092"], "server = 'one': must be host:port"),
         (["--invitation", "x", "--server", "h:1", "--ca", "y"], "invitation = x: already contains --server"),
         (["--invitation", "x"], "invitation = x: there is no such file"),
         (["--server", "h:1", "--ca", "y"], "ca = y: cannot be read"),
@@ -143,9 +144,10 @@ def test_pause_resume_and_status(device, monkeypatch):
     monkeypatch.setattr("deploy.device.cli.unreachable", lambda *_: "connection refused")
     code, output = run_cli("status", *where)
     assert code == 1
-    assert output.splitlines()[:4] == [
+    assert output.splitlines()[:5] == [
         "pi-1: not running",
         "training: no, paused by its user",
+        "trained: not yet",
         "app: any that the server sends (`cohort client trust HASH` allows one only)",
         "server: fl.example.org:9092, connection refused",
     ]
@@ -161,6 +163,34 @@ def test_pause_resume_and_status(device, monkeypatch):
     code, output = run_cli("pause", "--state-dir", "/no/such")
     assert code == 2
     assert "no client has joined here" in output
+
+
+def test_status_says_what_the_device_has_trained(device, monkeypatch):
+    monkeypatch.setattr("deploy.device.cli.unreachable", lambda *_: None)
+    note = device.folder / TRAINED
+    for text, expected in (
+        ('{"trained": 3, "last": "today", "problem": ""}', ["trained: 3 times, last at today"]),
+        (
+            '{"trained": 1, "last": "\\u001b[2J", "problem": "data = x\\u0007"}',
+            [r"trained: 1 times, last at \x1b[2J", r"last message: failed, data = x\x07"],
+        ),
+        ("[3]", ["trained: not yet"]),
+    ):
+        note.write_text(text)
+        _, output = run_cli("status", "--state-dir", str(device.folder))
+        assert output.splitlines()[2 : 2 + len(expected)] == expected
+
+
+def test_join_says_what_the_data_are(device, tmp_path, monkeypatch):
+    monkeypatch.setattr("deploy.device.cli.none_reachable", lambda *_: None)
+    monkeypatch.setattr("os.execve", lambda *_: None)
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    np.savez(tmp_path / "mine.npz", inputs=np.array([[0.0, 255.0]]), labels=np.array([7]))
+    where = ("--state-dir", str(device.folder))
+    code, output = run_cli("join", *where, "--data", str(tmp_path / "mine.npz"))
+    assert code == 0
+    assert "data: 1 samples of 2 features from 0 to 255, labels from 7 to 7\n" in output
+    assert "data:" not in run_cli("join", *where)[1]
 
 
 def test_each_address_of_a_server_must_be_one_and_show_a_certificate_of_its_authority(

@@ -41,6 +41,7 @@ def test_the_settings_that_the_node_receives(device, tmp_path):
     assert tomllib.loads((device.folder / "node.toml").read_text()) == {
         "client-id": "pi-1",
         "secret-file": str(device.folder / "secret"),
+        "training-file": str(device.folder / "trained.json"),
         "pause-file": str(device.folder / "paused"),
         "min-battery": 50,
         "max-temperature": 80.0,

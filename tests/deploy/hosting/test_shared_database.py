@@ -1,9 +1,14 @@
 """A PostgreSQL database that a server cannot use is refused in one line, and nothing is made."""
 
 import json
+import subprocess
 import sys
 
 import pytest
+from alembic import command
+from alembic.script import ScriptDirectory
+from flwr.supercore.state.alembic.utils import build_alembic_config
+from sqlalchemy import create_engine
 from typer.testing import CliRunner
 
 from deploy.cli import cli
@@ -114,6 +119,29 @@ def test_a_database_of_another_program_server_or_version_is_refused(tmp_path, po
     first.rows("UPDATE alembic_version SET version_num = 'of-2027'")
     with pytest.raises(SystemExit, match="a newer version has changed postgresql://"):
         shared(url, authority=MINE)
+
+
+STARTS = "import sys; from tests.support.postgres import shared; shared(sys.argv[1])"
+
+
+def test_two_front_ends_that_start_together_bring_the_tables_of_an_older_flower_up_to_date(postgres):
+    url = postgres.database(empty=True)
+    engine = create_engine(url.replace("://", "+psycopg://"))
+    config = build_alembic_config(engine)
+    newest, *_, older = list(ScriptDirectory.from_config(config).walk_revisions())[:5]
+    command.upgrade(config, older.revision)
+    node = "INSERT INTO node (node_id, owner_aid, owner_name, status, registered_at, heartbeat_interval, "
+    postgres.execute(node + "public_key) VALUES (7, 'a', 'b', 'offline', 'then', 30, 'key')", url)
+    version = "SELECT version_num FROM alembic_version"
+    assert postgres.execute(version, url) == [(older.revision,)]
+    starting = [
+        subprocess.Popen([sys.executable, "-c", STARTS, url], stderr=subprocess.PIPE) for _ in range(2)
+    ]
+    for each in starting:
+        said = each.communicate(timeout=300)[1]  # on a busy machine
+        assert each.returncode == 0, said
+    assert postgres.execute(version, url) == [(newest.revision,)]
+    assert postgres.execute("SELECT node_id FROM node", url) == [(7,)]
 
 
 def test_a_server_keeps_its_address_and_the_fingerprint_of_its_authority(tmp_path):

@@ -366,4 +366,4 @@ def test_a_run_that_was_stopped_is_not_started_again(tmp_path, monkeypatch):
     watcher = Watcher()
     train(engine, [trial], watcher, at_once=False)
     assert len(engine.submitted) == 1
-    assert watcher.events == ["md failed: was stopped"]
+    assert watcher.events == ["md was stopped"]
