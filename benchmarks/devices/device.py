@@ -255,7 +255,7 @@ class Device:
     async def _ask(
         self, method: Any, request: Any, timeout: float | None = None, extra: tuple[tuple[str, str], ...] = ()
     ) -> Any:
-        """Send a request until it succeeds or has failed for `PATIENCE` s; UNAUTHENTICATED is raised at once."""
+        """Send a request until it succeeds or fails for `PATIENCE` s; UNAUTHENTICATED is raised at once."""
         until = math.inf  # a request may be held for minutes before it fails
         while True:
             self._load.counts["requests"] += 1

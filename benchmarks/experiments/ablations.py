@@ -2,9 +2,9 @@
 
 In three, clients train a perceptron on MNIST with labels by Dirichlet(0.1), as in
 `benchmarks.experiments.real_tasks`: probabilities x designs, local steps x designs, and the share of clients
-that train x designs. In the fourth, buffered rounds of slow clients on digits, as in
-`benchmarks.time_to_accuracy`: the number of busy clients x the size of the buffer, for FedBuff and for our
-unbiased form.
+that train x designs. In the fourth, they train a CNN on CIFAR-10: learning rates x methods. In the fifth,
+buffered rounds of slow clients on digits, as in `benchmarks.time_to_accuracy`: the number of busy clients x
+the size of the buffer, for FedBuff and for our unbiased form.
 """
 
 from dataclasses import replace
@@ -13,7 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.experiments.methods import Method
-from benchmarks.experiments.real_tasks import EVERY, LAST, WINDOW, Setting, federation_of, train
+from benchmarks.experiments.real_tasks import (
+    EVERY,
+    LAST,
+    METHODS,
+    SETTINGS,
+    WINDOW,
+    Setting,
+    federation_of,
+    train,
+)
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from benchmarks.time_to_accuracy import federation as slow
 from benchmarks.time_to_accuracy.simulated import moving_mean
@@ -26,6 +35,8 @@ STEPS = (3, 10, 40)
 CLIENTS = (20, 100, 300)  # M; 10 of them train in a round
 LEVELS = (85, 90)  # accuracy in %
 MNIST = Setting("mnist-mlp", "dirichlet:0.1", 0.2, 10, 120, best=93)
+CIFAR = "real-cifar-.1"
+RATED, FACTORS = ("fedavg", "md", "md, balanced"), (0.5, 1.0, 2.0)
 BUSY, SIZES = (6, 12, 24), (1, 3, 6)
 BUFFERED = {
     "fedbuff": ("uniform", 0.5, False),
@@ -81,6 +92,23 @@ def _on_mnist(rows: dict[tuple[str, str], Setting], seed: int, path: Path, quick
     return Outcome(cells)
 
 
+def rates(seed: int, path: Path, quick: bool = False) -> Outcome:
+    """Train on CIFAR-10 with every method of `RATED`, with half and twice the rate of `real_tasks`, too."""
+    setting, cells = SETTINGS[CIFAR], dict[Cell, float]()
+    setting = replace(setting, num_rounds=setting.num_rounds // 10) if quick else setting
+    federation = federation_of(setting, seed, path)
+    for name in RATED:
+        for factor in FACTORS:
+            rate = factor * setting.learning_rate
+            track = train(replace(setting, learning_rate=rate), federation, METHODS[name], seed)
+            smooth = np.convolve(track.accuracy, np.full(WINDOW, 1 / WINDOW), "valid")
+            curve = Curve(EVERY * np.arange(WINDOW, track.accuracy.size + 1.0), smooth)
+            row = f"{name}, rate {rate:g}"
+            cells[row, "rounds to 90 % of the best"] = curve.first(smooth >= 0.9 * setting.best)
+            cells[row, "final accuracy, %"] = float(track.accuracy[-LAST:].mean())
+    return Outcome(cells)
+
+
 def buffers(seed: int, quick: bool = False) -> Outcome:
     """Train in buffered rounds until `BUDGET` seconds have passed; `quick` simulates a tenth of the time."""
     federation = slow.Federation(slow.Setting(), seed)
@@ -121,5 +149,6 @@ EXPERIMENTS = (
         Experiment(f"ablation-{name}", run, seeds=10, digits=2, data="mnist.npz")
         for name, run in (("learners", learners), ("steps", local_steps), ("share", share))
     ),
+    Experiment("ablation-rates", rates, digits=2, data="cifar10.npz"),
     Experiment("ablation-buffers", buffers, seeds=10, digits=1),
 )

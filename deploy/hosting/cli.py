@@ -478,6 +478,7 @@ def run(
         fail(_how_to_resume(this, trial), 1)
     typer.echo(f"history and models: {trial.folder}")
     typer.echo(f"figure:             cohort plot {trial.folder}")
+    typer.echo(f"page:               cohort page {trial.folder}")
 
 
 def _how_to_stop(server: Server, superlink: RunningSuperLink, trial: Trial) -> str:

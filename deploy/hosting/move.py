@@ -98,7 +98,7 @@ def _make_tables(old: Connection, new: Connection, file: Any) -> None:
             "server once with the version that is installed, or install the one that wrote it"
         )
     config.attributes["connection"] = new
-    command.upgrade(config, migrations.FLWR_STATE_LATEST_REVISIONS)
+    command.upgrade(config, "heads")
 
 
 def _tables(old: Connection, new: Connection) -> list[Table]:

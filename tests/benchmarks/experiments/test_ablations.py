@@ -41,6 +41,22 @@ def test_every_ablation_has_its_rows_and_one_that_all_three_share(run, same, tmp
     assert cells[same, "error of the aggregate"] < cells[f"{name}, independent", "error of the aggregate"]
 
 
+def test_the_own_rate_of_a_task_gives_the_same_run_as_the_task(tmp_path, monkeypatch):
+    small = replace(ablations.MNIST, learning_rate=0.1)  # a faster task in its place
+    monkeypatch.setitem(ablations.SETTINGS, ablations.CIFAR, small)
+    path = made(tmp_path, "mnist", 300, users=15)
+    cells = ablations.rates(3, path, quick=True).cells
+    assert {row for row, _ in cells} == {
+        f"{name}, rate {rate}" for name in ablations.RATED for rate in (0.05, 0.1, 0.2)
+    }
+    methods = {name: real_tasks.METHODS[name] for name in ablations.RATED}
+    same = real_tasks.run(3, path, setting=small, methods=methods, quick=True).cells
+    for name in ablations.RATED:
+        final = {rate: cells[f"{name}, rate {rate}", "final accuracy, %"] for rate in (0.05, 0.1, 0.2)}
+        assert final[0.1] == same[name, "final accuracy, %"]
+        assert len(set(final.values())) > 1
+
+
 def test_more_busy_clients_send_more_updates():
     cells = ablations.buffers(1, quick=True).cells
     for name in ablations.BUFFERED:
