@@ -33,8 +33,6 @@ KILLS = (
     Fault("clientapp", "kill", 0, 0, 0),
     Fault("supernode", "kill", 1, 0, 0),
     Fault("follower", "kill", None, 0, 0),
-    Fault("machine", "kill", None, 0, 30.0, front=0),
-    Fault("machine", "kill", None, 0, 30.0, front=1),
 )
 
 
