@@ -8,6 +8,7 @@ a process share the decoded model of a round.
 """
 
 import asyncio
+import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -254,14 +255,15 @@ class Device:
     async def _ask(
         self, method: Any, request: Any, timeout: float | None = None, extra: tuple[tuple[str, str], ...] = ()
     ) -> Any:
-        """Send a request until it succeeds, for `PATIENCE` s at most; UNAUTHENTICATED is raised at once."""
-        until = time.monotonic() + PATIENCE
+        """Send a request until it succeeds or fails for `PATIENCE` s; UNAUTHENTICATED is raised at once."""
+        until = math.inf  # a request may be held for minutes before it fails
         while True:
             self._load.counts["requests"] += 1
             try:
                 return await method(request, timeout=timeout, metadata=self._signature() + extra)
             except grpc.aio.AioRpcError as error:
                 self._load.counts[f"failed {error.code().name}"] += 1
+                until = min(until, time.monotonic() + PATIENCE)
                 if time.monotonic() > until or error.code() == grpc.StatusCode.UNAUTHENTICATED:
                     raise
             await asyncio.sleep(AGAIN)

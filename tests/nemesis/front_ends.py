@@ -127,7 +127,9 @@ class FrontEndsFederation(Federation):
         """
         trial.history.read(skip_damaged=True)
         before, trial.history.end = trial.history.starts, None
-        while not self._over.is_set() and trial.history.starts == before:  # such as without PostgreSQL
+        while trial.history.starts == before:  # such as without PostgreSQL
+            if self._over.is_set():
+                raise RuntimeError("the federation has ended")
             self._follow(trial, say)
             trial.history.read(skip_damaged=True)
 
@@ -168,7 +170,8 @@ class FrontEndsFederation(Federation):
         command = [COHORT, "server", "stop", "last", "--dir", str(self._folders[0])]
         environment = {**os.environ, **self._environment}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        assert done.returncode == 0, done.stdout + done.stderr
+        if done.returncode:
+            raise RuntimeError(f"the run was not stopped: {done.stdout} {done.stderr}")
 
     # --- faults ------------------------------------------------------------------------------------------
 

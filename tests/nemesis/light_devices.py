@@ -11,6 +11,7 @@ import os
 import sys
 from pathlib import Path
 
+import grpc
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_object_type_from_object_content
@@ -30,6 +31,19 @@ class LightDevice(Device):
     """Trains with `updates.trained`, and logs each training."""
 
     trainings: Path
+
+    async def _ask(self, method, *arguments, **options):
+        """Send a request; give up a message whose run is over, and come online anew."""
+
+        async def once(*given, **named):
+            try:
+                return await method(*given, **named)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                    raise RuntimeError("the run is over") from error
+                raise
+
+        return await super()._ask(once, *arguments, **options)
 
     def _content(self, kind, contents):
         client = int(self.name.rpartition("-")[2])

@@ -22,7 +22,7 @@ from .watch import Watch
 FOREVER = 1_000_000  # rounds; the nemesis lowers the number when its time is over
 LAST_ROUNDS = 5
 STOPPED = "told to end"  # of a ServerApp that got SIGTERM: its operator resumes the run
-START_LIMIT, END_LIMIT = 300.0, 240.0  # s
+START_LIMIT, END_LIMIT = 300.0, 480.0  # s
 DEAD = 240.0  # s without a round after an episode: the run is given up
 SETTLE = 30.0  # s that the nemesis waits for all clients before the next episode
 LOOK = 0.1  # s

@@ -43,19 +43,17 @@ class FrontEnd(Running):
     def __init__(self, folder, database=None, runs=None, host="localhost", environment=()):
         self.folder = folder
         options = ()
-        if database is not None:
-            port, control = free_ports(2)
+        if database is None:
+            self.port = Server.load(folder).port
+        else:
+            self.port, control = free_ports(2)
             options = ("--host", host, "--listen", "127.0.0.1", "--database", database)
-            options += ("--port", str(port), "--control-port", str(control), "--runs", str(runs))
+            options += ("--port", str(self.port), "--control-port", str(control), "--runs", str(runs))
         super().__init__(
             folder.with_name(f"{folder.name}.log"),
             *("server", "up", "--dir", str(folder), *options),
             environment=environment,
         )
-
-    @property
-    def port(self):
-        return Server.load(self.folder).port
 
     @property
     def pids(self):

@@ -483,7 +483,7 @@ class FewStatements(Transactions, SqlLinkState):
         except ValueError:  # `store_object` logs which one
             return False
         moment = now()
-        with self.session() as session:
+        with self.alone() as session:  # who deletes objects locks their rows in another order
             execute = executor(session)
             asked = session_id, signed(run_id), stored_time(moment), listed(contents)
             expected = {name: contents[name] for (name,) in execute(_EXPECTED, asked).all()}

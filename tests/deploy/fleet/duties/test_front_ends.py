@@ -347,11 +347,30 @@ def test_objects_that_are_pushed_twice_at_the_same_time_count_once(fronts, postg
         assert one.state.store_objects(run, session, contents)
         again = threading.Thread(target=lambda: done.append(two.state.store_objects(run, session, contents)))
         again.start()
-        assert wait_until(lambda: waiting(postgres) == 1, 20)  # for the lock of the object's row
+        assert wait_until(lambda: waiting(postgres) == 1, 20)
         assert not done
     again.join(20)
     assert done == [True]
     assert one.row("object_push_sessions", "session_id", session)[0][3] == 1
+
+
+def test_objects_that_are_stored_while_others_are_deleted_cause_no_deadlock(fronts, postgres):
+    one, two = fronts
+    run, parts = one.run(), [ConfigRecord({"round": number}) for number in (1, 2)]
+    session = one.state.start_session(run)
+    for part in parts:
+        one.state.expect_objects(ObjectTree(object_id=part.object_id), session)
+    contents = {part.object_id: part.deflate() for part in parts}
+    first, last = sorted(contents)
+    done = []
+    with one.state.alone():  # as a run that is stopped deletes its objects, in the order of its messages
+        one.state.rows("UPDATE objects SET ref_count = 0 WHERE object_id = ?", (last,))
+        store = threading.Thread(target=lambda: done.append(two.state.store_objects(run, session, contents)))
+        store.start()
+        assert wait_until(lambda: waiting(postgres) == 1, 20)
+        one.state.rows("UPDATE objects SET ref_count = 0 WHERE object_id = ?", (first,))
+    store.join(20)
+    assert done == [True]
 
 
 def test_actions_follow_the_end_of_the_transaction(fronts):
