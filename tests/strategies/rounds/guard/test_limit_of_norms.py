@@ -207,7 +207,7 @@ def ends(name, seed):
     return absent.play(), lying.play(), lying
 
 
-@pytest.mark.parametrize("name", ["uniform", "md", "adaptive-osmd", "forecast", "pow-d", "rpow-d", "flics"])
+@pytest.mark.parametrize("name", SELECTORS)
 def test_garbage_among_unlike_clients_costs_little_more_than_the_absence_of_its_senders(name):
     absent, lying, federation = ends(name, 0)
     assert lying <= absent + 0.05
@@ -218,8 +218,18 @@ def test_garbage_among_unlike_clients_costs_little_more_than_the_absence_of_its_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SELECTORS)
-def test_the_same_with_every_selector_over_further_seeds(name):
+def test_the_same_over_further_seeds(name):
     for seed in range(1, 9):
         absent, lying, federation = ends(name, seed)
         assert lying <= absent + 0.05
         assert {client for record in federation.records for client in record.quarantined} <= {0, 1, 2}
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_with_honest_clients_the_default_is_bit_for_bit_the_run_without_a_guard(name):
+    models = []
+    for guard in ("sane", False):
+        federation = Federation(name, 0, garbage=False, guard=guard)
+        federation.play()
+        models.append(federation.model)
+    np.testing.assert_array_equal(*models)
