@@ -52,7 +52,7 @@ class ManyDevices(FrontEndsFederation):
                 "addresses": [f"{LOOPBACK[1]}:{balancer.port}"],
                 "authority": str(self._folders[0] / "pki" / "ca.crt"),
                 "keys": [str(key) for key in keys[number::2]],
-                "delay": 1.0,
+                "delay": 0.4,
                 "leaves": 0.0,
                 "away": 1.0,
                 "counts": str(self.folder / f"counts-{number}.json"),
@@ -91,7 +91,7 @@ def test_each_process_is_killed_once_and_every_round_is_complete(tmp_path, monke
     assert [[fault["hit"] for fault in each["outcome"]] for each in report.episodes] == [[True]] * len(KILLS)
     lines = [json.loads(line) for line in (tmp_path / "all/run/history.jsonl").read_text().splitlines()]
     rounds = [line for line in lines if line["type"] == "round" and line["round"]]
-    assert len(rounds) == report.verdict.rounds >= 2 * len(KILLS)
+    assert len(rounds) == report.verdict.rounds > len(KILLS)
     assert report.verdict.skipped == 0
     assert all(line["responded"] == [True] * DEVICES for line in rounds[-3:])
     missing = Counter(each["client"] for line in rounds for each in line["failures"])
