@@ -123,6 +123,8 @@ class Proxy:
             _reset(client)
             return
         pair = client, server
+        for each in pair:  # else short messages wait up to 40 ms for the acknowledgement of those before
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._changed:
             self._pairs.add(pair)
         for source, sink, upwards in ((client, server, True), (server, client, False)):
