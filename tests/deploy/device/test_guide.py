@@ -16,6 +16,7 @@ GUIDE = Path(__file__).parents[3] / "docs" / "devices.md"
 
 
 @linux
+@pytest.mark.slow
 @pytest.mark.network
 def test_a_server_and_two_devices_train_as_the_guide_says(tmp_path, monkeypatch):
     """Line by line; what ends with "&" goes on beside the others. `make`, `sleep`, `kill` do not run."""

@@ -24,7 +24,7 @@ from deploy.hosting.server import Server, ServerError
 from server.settings import CHECKPOINTS
 
 from ...support.histories import write_history
-from ...support.processes import linux
+from ...support.processes import linux, wait_for
 
 RUN = "2026-01-02_03-04-05"
 SILENT = f"UPDATE cohort_follower SET seen = {NOW} - {followers.LEASE + 1}"
@@ -225,8 +225,9 @@ def test_a_run_without_a_follower_is_carried_on_by_a_process_that_ends_with_the_
     log = server.folder / "logs" / "followed.log"
     assert text == f"{RUN}: its follower has ended; it is carried on here (log: {log})"
     (process,) = left._processes
-    environment = (following.Path("/proc") / str(process.pid) / "environ").read_bytes()
-    assert f"{MARK}={server.folder}".encode() in environment
+    environment = following.Path("/proc") / str(process.pid) / "environ"
+    wait_for(environment.read_bytes, 20, log.read_text)  # empty until the kernel has started the program
+    assert f"{MARK}={server.folder}".encode() in environment.read_bytes()
     assert there.left() == {"other"}
     assert look(5) == 1
     process.kill()
@@ -249,7 +250,7 @@ def test_a_server_that_ends_kills_its_serverapps_before_anything_asks_them_to_en
     with subprocess.Popen([sys.executable, "-c", SERVERAPP], env=environment, stdout=subprocess.PIPE) as app:
         app.stdout.readline()
         asked = []
-        monkeypatch.setattr(programs._superexec, "stop", lambda: asked.append(app.poll()))
+        monkeypatch.setattr(programs._superexec, "stop", lambda: asked.append(app.wait(20)))
         programs.__exit__()
     assert asked == [-signal.SIGKILL]
 

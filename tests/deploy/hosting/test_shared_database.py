@@ -124,6 +124,7 @@ def test_a_database_of_another_program_server_or_version_is_refused(tmp_path, po
 STARTS = "import sys; from tests.support.postgres import shared; shared(sys.argv[1])"
 
 
+@pytest.mark.slow
 def test_two_front_ends_that_start_together_bring_the_tables_of_an_older_flower_up_to_date(postgres):
     url = postgres.database(empty=True)
     engine = create_engine(url.replace("://", "+psycopg://"))
