@@ -29,6 +29,7 @@ NAMES = {SUPERLINK: "flower-superlink", EXECUTOR: "flower-superexec"}
 ONLINE = 240.0  # s that all devices may take to come online
 LOOK = 0.2  # s
 AGAIN = 1.0  # s until a front end or a command that has failed is started again
+STOP_LIMIT = 90.0  # s in which a run can be stopped; if its follower is gone, another one takes half a minute
 # A kill loses nothing that was acknowledged; a power cut of this machine may.
 SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
 TABLES = "message_ins, message_res, node, task, objects"  # those that `lock` takes
@@ -169,9 +170,15 @@ class FrontEndsFederation(Federation):
         trial.run_config["num-rounds"] = rounds
         command = [COHORT, "server", "stop", "last", "--dir", str(self._folders[0])]
         environment = {**os.environ, **self._environment}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        if done.returncode:
-            raise RuntimeError(f"the run was not stopped: {done.stdout} {done.stderr}")
+        until = time.monotonic() + STOP_LIMIT
+        while True:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+            if not done.returncode:
+                return
+            # If its ServerApp has just been killed, the run is finished until its follower resumes it.
+            if "already finished" not in done.stdout + done.stderr or time.monotonic() > until:
+                raise RuntimeError(f"the run was not stopped: {done.stdout} {done.stderr}")
+            time.sleep(AGAIN)
 
     # --- faults ------------------------------------------------------------------------------------------
 
