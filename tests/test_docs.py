@@ -196,6 +196,7 @@ def test_the_commands_of_a_page_exist_and_take_these_options(page):
             assert re.fullmatch(OTHERS, program), (program, arguments)
 
 
+@pytest.mark.slow
 def test_a_selector_of_ones_own_is_compared_as_the_guide_says(tmp_path):
     """The file and the command of the guide, with fewer rounds."""
     _, text = (ROOT / "docs" / "selectors.md").read_text("utf-8").split("## Your own selector")
