@@ -30,7 +30,7 @@ from ..support.named_strategies import (
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = 3
-ROUNDS = 40
+ROUNDS = 150  # of about a quarter of a second; a killed client is back after ten seconds
 PATIENCE = 600.0  # seconds, on a machine that may be busy
 LOOK = 0.5  # seconds between two checks
 
