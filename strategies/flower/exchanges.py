@@ -111,6 +111,8 @@ class GridView(Grid):
 _FIRST_PAUSE = 0.05  # s, the shortest pause between two looks for replies
 _PAUSE_SHARE = 0.05  # the pause between two looks, as a share of the time waited so far
 _LONGEST_LOOK = 1.0  # s; what a look takes beyond this prolongs the wait, since the SuperLink is slow
+_RETURN = 15.0  # s; after a SuperLink that did not answer, clients are waited for so much longer,
+_RETURN_SHARE = 3  # but at most this many times the seconds without an answer
 _LOST_IN_A_ROW = 3  # how many times in a row sending, or looking for replies, may fail
 _LATE_SHARE = 0.05  # the largest share of the time that looks for late replies take
 _OFFLINE_EVERY = 1.0  # s between two looks for nodes that have gone offline
@@ -249,7 +251,9 @@ class ExchangeGrid(GridView):
         """Send messages, wait for replies, and return the replies that arrived.
 
         The wait for a client goes on while its reply is arriving (`received_bytes`), and the exchange does
-        not end before ``timeout`` while it lacks the quorum of ``wait``.
+        not end before ``timeout`` while it lacks the quorum of ``wait``. If the SuperLink did not answer for
+        some seconds, for example since it was restarted, its clients have lost it, too: the wait is longer by
+        these seconds, and by up to 15 s in which clients return.
 
         If sending fails, for example because the SuperLink is too busy, the result is empty. The fourth
         failure in a row raises its error.
@@ -278,6 +282,7 @@ class ExchangeGrid(GridView):
         together = not self._readable.one_by_one
         began = self.clock.monotonic()
         stalled = waited = 0.0
+        unheard = max(0.0, began - asked - _LONGEST_LOOK)  # s, how long the SuperLink did not answer
         limit = inf if timeout is None else timeout
         missing = inf if enough is None else enough
         replies: list[Message] = []
@@ -307,13 +312,14 @@ class ExchangeGrid(GridView):
                 replies.append(reply)
             now = self.clock.monotonic()
             stalled += max(0.0, now - looked - _LONGEST_LOOK)
+            longer = stalled + min(_RETURN, _RETURN_SHARE * (unheard + stalled))
             if wait is not None and only_online and now >= next_online:
                 next_online = now + _OFFLINE_EVERY
                 online = set(self._grid.get_node_ids())
                 for position in waiting.values():
                     if messages[position].metadata.dst_node_id not in online:
                         wait.lost(position, now - began)
-            lasts = limit if wait is None else min(limit, wait.end() + stalled)
+            lasts = limit if wait is None else min(limit, wait.end() + longer)
             if wait is not None and waiting and began + lasts <= now < began + limit:
                 usable = sum(1 for _ in islice(filter(counts, replies), wait.quorum))
                 if wait.is_short(usable):
@@ -323,7 +329,7 @@ class ExchangeGrid(GridView):
                         if count > received.get(message_id, 0) and message_id in waiting:
                             received[message_id] = count
                             wait.progress(waiting[message_id], now - began - stalled)
-                    lasts = min(limit, wait.end() + stalled)
+                    lasts = min(limit, wait.end() + longer)
             end, waited = began + lasts, now - began - stalled
             if not waiting or missing <= 0:
                 break

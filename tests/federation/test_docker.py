@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -358,6 +360,35 @@ def test_the_strategies_of_the_papers_train_one_after_another_on_clients_with_gr
     check_private_groups(histories["flics-private"], histories["pow-d"], hidden, shares_of)
     text = json.dumps(histories["flics-private"][1:-1])  # the last line has the folder, and so the settings
     assert not any(group in text for group in private)
+
+
+def test_the_commands_of_the_guides_run_as_they_stand(tmp_path):
+    """In the order of the guides, from a folder elsewhere, with few rounds; `exec` may come too early."""
+    compose = Compose(COMPOSE_FILE=str(ROOT / "docker-compose.yml"), COHORT_ROUNDS="2")
+    compose.environment["COMPOSE_PROJECT_NAME"] = compose.project
+    pages = [(ROOT / "docs" / name).read_text("utf-8") for name in ("containers.md", "page.md")]
+    blocks = re.findall(r"^```(?:console)?\n(.*?)^```$", "".join(pages), re.DOTALL | re.MULTILINE)
+    lines = [line.partition("   #")[0] for block in blocks for line in block.splitlines()]
+    commands = [line.strip() for line in lines if "docker compose " in line]
+    assert len(commands) == 9
+    said = {}
+
+    def succeeds(command):
+        options = {"cwd": tmp_path, "env": compose.environment, "capture_output": True, "text": True}
+        done = subprocess.run(["bash", "-c", command], timeout=PATIENCE, check=False, **options)
+        said[command] = done.stdout
+        assert done.returncode == 0 or " exec " in command, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.returncode == 0
+
+    try:
+        for command in commands:
+            compose.wait_for(partial(succeeds, command), command)
+    finally:
+        compose.remove()
+    (history,) = (tmp_path / "results").glob("*/*/history.jsonl")
+    assert json.loads(history.read_text().splitlines()[-1])["type"] == "end"
+    assert re.fullmatch(r"127\.0\.0\.1:\d+\n", said["docker compose port page 9094"])
+    assert len(said["docker compose exec page cat /volumes/page/secret"].strip()) > 20
 
 
 def test_a_wrong_setting_is_refused_before_anything_else_starts(compose):

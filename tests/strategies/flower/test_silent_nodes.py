@@ -200,18 +200,31 @@ def test_after_a_pause_of_the_whole_federation_all_clients_are_back():
     assert records[-1].num_available == M
 
 
-def test_a_superlink_that_does_not_answer_is_no_silence_of_clients():
-    grid = federation("uniform")
-    pull, stalls = grid.pull_messages, iter([False] * 40 + [True])
+@pytest.mark.parametrize(("call", "late"), [("push", 14.0), ("pull", 44.0)])
+def test_a_superlink_that_does_not_answer_is_no_silence_of_clients(call, late):
+    """In round 5 it is away for 30 s, and one client needs 14 s more. A wait is three times 1 to 2 s."""
+    grid, asked, away = federation("uniform"), [], iter([30.0])
+    latency, push, pull = grid.latency, grid.push_messages, grid.pull_messages
 
-    def stalled(message_ids):
-        replies = pull(message_ids)
-        grid.clock.sleep(30.0 if next(stalls, False) else 0.0)
-        return replies
+    def in_round_5(message):
+        return message.metadata.message_type == "train" and message.content["config"]["server-round"] == 5
 
-    grid.pull_messages = stalled
+    def seconds(message):
+        asked.extend([message] * in_round_5(message))
+        return latency(message) + (late if asked[:1] == [message] else 0.0)
+
+    def send(messages):
+        grid.clock.sleep(next(away, 0.0) if call == "push" and any(map(in_round_5, messages)) else 0.0)
+        return push(messages)
+
+    def look(message_ids):
+        grid.clock.sleep(next(away, 0.0) if call == "pull" and asked else 0.0)
+        return pull(message_ids)
+
+    grid.latency, grid.push_messages, grid.pull_messages = seconds, send, look
     _, records = play(grid, "uniform", rounds=10)
-    assert max(record.seconds for record in records) > 30
+    assert len(asked) == K
+    assert grid.clock.monotonic() > 44
     assert not any(record.failures or record.silent for record in records)
 
 
