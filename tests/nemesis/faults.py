@@ -16,7 +16,8 @@ SUPERLINK, SERVERAPP, SUPERNODE, CLIENTAPP, DATABASE, NETWORK = (
 # Of several front ends on one PostgreSQL: the processes of one of them, with its ServerApp; the connections
 # of one to PostgreSQL; PostgreSQL; a front end's executor; the process that follows the run.
 MACHINE, LINK, POSTGRES, EXECUTOR, FOLLOWER = "machine", "link", "postgres", "executor", "follower"
-LONGEST = {"pause": 20.0, "lock": 12.0, "partition": 25.0, "half": 25.0}  # s
+LONGEST = {"pause": 20.0, "lock": 12.0, "partition": 25.0, "half": 25.0, "clock": 25.0}  # s
+JUMPS = -60.0, -5.0, 5.0, 60.0  # s
 LONGEST_OUTAGE = {(MACHINE, "kill"): 40.0, (POSTGRES, "kill"): 15.0}  # s until it is started again
 # (part, fault): how often it is drawn
 FAULTS = {
@@ -35,6 +36,7 @@ FAULTS = {
     (NETWORK, "partition"): 5,
     (NETWORK, "half"): 3,
     (MACHINE, "kill"): 4,
+    (MACHINE, "clock"): 3,
     (LINK, "partition"): 5,
     (POSTGRES, "kill"): 2,
     (POSTGRES, "restart"): 1,
@@ -65,6 +67,8 @@ class Fault:
     """Whether connections break when a partition is healed, instead of going on."""
     front: int | None = None
     """The front end whose process or connections are meant, if there are several; None for all."""
+    jump: float = 0.0
+    """Seconds by which a machine's clock jumps; healed, it jumps back."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,8 @@ def _fault(chance, part, fault, num_clients, fronts):
     if fronts > 1 and part in (SUPERLINK, EXECUTOR, MACHINE, LINK, NETWORK):
         front = chance.randrange(fronts)
     if part not in (NETWORK, LINK):
-        return Fault(part, fault, client, start, seconds, front=front)
+        jump = chance.choice(JUMPS) if fault == "clock" else 0.0
+        return Fault(part, fault, client, start, seconds, front=front, jump=jump)
     if one and chance.random() < 0.25:
         client = None
     trouble = chance.choice([each for each in Trouble if each is not Trouble.NONE])

@@ -6,10 +6,13 @@ one of them. Between each front end and PostgreSQL is a proxy, too.
 
 import contextlib
 import os
+import shutil
 import signal
+import struct
 import subprocess
 import threading
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.devices.postgres import Postgres
@@ -55,17 +58,22 @@ class FrontEndsFederation(Federation):
         self._off = set()  # the machines without power
         self._over = threading.Event()
         self._failing = threading.Lock()  # PostgreSQL
+        self._shim = folder / "clock.so"  # missing if there is no C compiler
         self._command, self._commands = None, -1  # the present `cohort server run`, and how many were before
 
     def _start(self, held):
         self.postgres = held.enter_context(Postgres(SETTINGS, tcp=True))
         self.postgres.execute("CREATE DATABASE nemesis")
+        if shutil.which("cc"):
+            command = ["cc", "-shared", "-fPIC", "-o", self._shim, Path(__file__).with_name("clock.c")]
+            subprocess.run(command, check=True)
         self._links = [Proxy(urlsplit(self.postgres.tcp_url("nemesis")).port) for _ in HOSTS]
         held.callback(lambda: [link.close() for link in self._links])
         folders_of_one_server(*self._folders, hosts=HOSTS[:1])
         for folder, host, link in zip(self._folders, HOSTS, self._links, strict=True):
             database = self.postgres.tcp_url("nemesis").replace(f":{link.target}/", f":{link.port}/")
-            self._machines.append(FrontEnd(folder, database, self._runs, host, self._environment))
+            folder.with_name(f"{folder.name}.clock").write_bytes(bytes(8))
+            self._machines.append(FrontEnd(folder, database, self._runs, host, self._on_machine(folder)))
         held.callback(self._end_machines)
         for machine, host in zip(self._machines, HOSTS, strict=True):
             machine.wait_for(f"up at {host}:")
@@ -81,7 +89,18 @@ class FrontEndsFederation(Federation):
         while not self._over.wait(AGAIN):
             for number, machine in enumerate(self._machines):
                 if number not in self._off and machine.process.poll() is not None:
-                    self._machines[number] = FrontEnd(machine.folder, environment=self._environment)
+                    environment = self._on_machine(machine.folder)
+                    self._machines[number] = FrontEnd(machine.folder, environment=environment)
+
+    def _on_machine(self, folder):
+        """Return the environment of the programs of the machine with a folder: it has a clock of its own."""
+        clock = {"LD_PRELOAD": str(self._shim), "CLOCK_FILE": str(folder.with_name(f"{folder.name}.clock"))}
+        return {**self._environment, **(clock if self._shim.exists() else {})}
+
+    def _set_clock(self, folder, ahead):
+        """Let a machine's clock be `ahead` seconds ahead."""
+        with folder.with_name(f"{folder.name}.clock").open("r+b") as file:
+            file.write(struct.pack("q", int(ahead * 1e9)))
 
     def _end_machines(self):
         for machine in self._machines:
@@ -210,9 +229,13 @@ class FrontEndsFederation(Federation):
         return heal
 
     def fail(self, fault):
-        """Cut the power of a machine, or let PostgreSQL fail; return what heals, None if it is down."""
+        """Cut a machine's power, set its clock, or make PostgreSQL fail; return what heals, if it was hit."""
         if fault.part == POSTGRES:
             return self._fail_postgres(fault.fault)
+        if fault.fault == "clock":
+            folder = self._folders[fault.front]
+            self._set_clock(folder, fault.jump)
+            return (lambda: self._set_clock(folder, 0.0)) if self._shim.exists() else None
         if fault.front in self._off:
             return None
         self._off.add(fault.front)

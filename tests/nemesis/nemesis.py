@@ -265,7 +265,7 @@ def describe(now):
     for fault in now.faults:
         who = "" if fault.client is None else f" {fault.client}"
         at = "" if fault.front is None else f" at front end {fault.front}"
-        how = f" {fault.trouble}" if fault.trouble else ""
+        how = f" {fault.trouble}" if fault.trouble else f" by {fault.jump:+g} s" if fault.jump else ""
         long = f" for {fault.seconds:g} s" if fault.seconds else ""
         after = " then reset" if fault.reset else ""
         faults.append(f"{fault.fault} {fault.part}{who}{at}{how}{long}{after}")
