@@ -56,15 +56,16 @@ def restricted_to(instructions_of: Mapping[str, Any]) -> dict[str, str]:
     """Return environment variables with which a new process computes as another machine does.
 
     NumPy, OpenBLAS and torch choose their code by the CPU's vector instructions, which the variables
-    restrict. The result is empty if this machine has the same instructions, or lacks some of the other's.
+    restrict; OpenBLAS also by a variable of its own, which may be set here. The result is empty if this
+    machine chooses the same code, or lacks some of the other's instructions.
     """
     here = machine()
     ours, theirs = (set(each.get("vectors", "").split()) for each in (here, instructions_of))
-    if not theirs or not theirs < ours:
+    if not theirs or not theirs <= ours:
         return {}
-    found = {"NPY_DISABLE_CPU_FEATURES": " ".join(sorted(ours - theirs))}
+    found = {"NPY_DISABLE_CPU_FEATURES": " ".join(sorted(ours - theirs))} if theirs < ours else {}
     library, _, code = instructions_of["blas"].rpartition(" ")
-    if here["blas"].rpartition(" ")[0] == library:
+    if here["blas"].rpartition(" ")[0] == library and here["blas"] != instructions_of["blas"]:
         found["OPENBLAS_CORETYPE"] = code
     if "X86_V4" in ours - theirs:  # AVX-512
         found |= {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
