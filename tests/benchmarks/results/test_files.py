@@ -109,7 +109,9 @@ def test_the_machine_has_what_decides_the_arithmetic():
 @pytest.mark.parametrize(
     ("theirs", "blas", "variables"),
     [
-        ("A B", "lib 1 Old", {}),
+        ("A B", "lib 1 Old", {"OPENBLAS_CORETYPE": "Old"}),
+        ("A B", "lib 1 New", {}),
+        ("A B", "lib 2 Old", {}),
         ("", "lib 1 Old", {}),  # another kind of CPU
         ("A C", "lib 1 Old", {}),  # this machine has no C
         ("A", "lib 1 Old", {"NPY_DISABLE_CPU_FEATURES": "B", "OPENBLAS_CORETYPE": "Old"}),
