@@ -33,7 +33,7 @@ _WITHOUT_CHILDREN = (
     f"SELECT object_id FROM objects WHERE object_id {AMONG} "
     "AND NOT EXISTS (SELECT 1 FROM object_children WHERE parent_id = object_id)"
 )
-_ADD_CHILDREN = "INSERT INTO object_children (parent_id, child_id) SELECT ?, value FROM json_each(?)"
+_ADD_CHILD = "INSERT INTO object_children (parent_id, child_id) VALUES (?, ?)"
 _COUNT = f"UPDATE objects SET ref_count = ref_count + 1 WHERE object_id {AMONG}"
 
 
@@ -110,8 +110,8 @@ def state_children(store: Any, run: int, tree: Any) -> None:
         for name, parent in parents.items():  # children first
             if name not in flat:
                 continue
-            names = listed(each.object_id for each in parent.children)
+            names = [each.object_id for each in parent.children]
             for each in parent.children:
                 store.preregister(run, each)
-            execute(_ADD_CHILDREN, (name, names))
-            execute(_COUNT, (names,))
+            execute(_ADD_CHILD, [(name, each) for each in names])
+            execute(_COUNT, (listed(names),))

@@ -23,7 +23,7 @@ from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 
 from deploy.fleet import protocol
 from deploy.fleet.admission import object_trees
-from deploy.fleet.storage.statements import AMONG, Listed, executor, listed
+from deploy.fleet.storage.statements import AMONG, executor, listed
 from deploy.fleet.storage.transactions import TakesTurns
 
 _INDEXES = (
@@ -32,16 +32,10 @@ _INDEXES = (
 )
 _KNOWN = f"SELECT object_id, is_available FROM objects WHERE object_id {AMONG}"
 _CHILDREN = f"SELECT parent_id, child_id FROM object_children WHERE parent_id {AMONG}"
-_ADD = (
-    "INSERT INTO objects (object_id, content, is_available, ref_count) "
-    "SELECT value, x'', 0, ? FROM json_each(?)"
-)
-_ADD_CHILDREN = "INSERT INTO object_children (parent_id, child_id) SELECT ?, value FROM json_each(?)"
-_COUNT = f"UPDATE objects SET ref_count = ref_count + ? WHERE object_id {AMONG}"
-_ADD_TO_RUN = (
-    "INSERT INTO run_objects (run_id, object_id) SELECT ?, value FROM json_each(?) "
-    "WHERE TRUE ON CONFLICT DO NOTHING"
-)
+_ADD = "INSERT INTO objects (object_id, content, is_available, ref_count) VALUES (?, x'', 0, ?)"
+_ADD_CHILD = "INSERT INTO object_children (parent_id, child_id) VALUES (?, ?)"
+_COUNT = "UPDATE objects SET ref_count = ref_count + ? WHERE object_id = ?"
+_ADD_TO_RUN = "INSERT INTO run_objects (run_id, object_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _EXISTS = "SELECT 1 FROM objects WHERE object_id = ?"
 _IS_UNUSED = "SELECT 1 FROM objects WHERE object_id = ? AND ref_count = 0"
 _REFERENCES = (
@@ -51,7 +45,7 @@ _REFERENCES = (
     "JOIN objects ON object_id = child_id"
 )
 _DELETE = f"DELETE FROM objects WHERE object_id {AMONG}"
-_SET_COUNT = f"UPDATE objects SET ref_count = ? WHERE object_id {AMONG}"
+_SET_COUNT = "UPDATE objects SET ref_count = ? WHERE object_id = ?"
 _GET = "SELECT content FROM objects WHERE object_id = ?"
 _PUT = "UPDATE objects SET content = ?, is_available = 1 WHERE object_id = ? AND is_available = 0"
 
@@ -138,14 +132,14 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
             for parts in new.values():
                 for part in parts:
                     references[part] += 1
-            for counted in _by_count({name: references.pop(name) for name in new}):
-                execute(_ADD, counted)
-            for name, parts in new.items():
-                if parts:
-                    execute(_ADD_CHILDREN, (name, listed(sorted(parts))))
-            for counted in _by_count({name: count for name, count in references.items() if count}):
-                execute(_COUNT, counted)
-            execute(_ADD_TO_RUN, (protocol.signed(run_id), names))
+            if new:
+                execute(_ADD, [(name, references.pop(name)) for name in new])
+            if pairs := [(name, part) for name, parts in new.items() for part in sorted(parts)]:
+                execute(_ADD_CHILD, pairs)
+            if counts := [(count, name) for name, count in references.items() if count]:
+                execute(_COUNT, counts)
+            run = protocol.signed(run_id)
+            execute(_ADD_TO_RUN, [(run, name) for name in children])
         return [name for name in children if not known.get(name)]
 
     def get_object_tree(self, object_id: str) -> ObjectTree:
@@ -183,16 +177,8 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
                     if references[child] == 0:
                         gone.append(child)
             execute(_DELETE, (listed(gone),))
-            for counted in _by_count({name: count for name, count in references.items() if count}):
-                execute(_SET_COUNT, counted)
-
-
-def _by_count(counts: Mapping[str, int]) -> list[tuple[int, Listed]]:
-    """Return each number that occurs, with the objects that have it."""
-    found: dict[int, list[str]] = {}
-    for name, count in counts.items():
-        found.setdefault(count, []).append(name)
-    return [(count, listed(names)) for count, names in found.items()]
+            if kept := [(count, name) for name, count in references.items() if count]:
+                execute(_SET_COUNT, kept)
 
 
 def _unknown(object_id: str) -> NoObjectInStoreError:

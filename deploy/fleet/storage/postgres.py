@@ -184,7 +184,7 @@ def translated(statement: str) -> str:
         ("%", "%%"),
         (AMONG, "= ANY (?)"),
         ("json_each(?)", "unnest(CAST(? AS VARCHAR[])) AS value"),
-        ("x''", "CAST('' AS BYTEA)"),
+        ("x''", "''"),
         ("/*", ""),
         ("*/", ""),
         ("?", "%s"),
