@@ -94,8 +94,6 @@ def test_each_process_is_killed_once_and_every_round_is_complete(tmp_path, monke
     assert len(rounds) == report.verdict.rounds > len(KILLS)
     assert report.verdict.skipped == 0
     assert all(line["responded"] == [True] * DEVICES for line in rounds[-3:])
-    real = [f"client-{client:02d}" for client in range(REAL)]
-    missing = {each["client"] for line in rounds for each in line["failures"]}.intersection(real)
-    # Only of these: light devices have missed rounds after a kill, and it is not known why.
+    missing = {each["client"] for line in rounds for each in line["failures"]}
     if max(each["slowness"] for each in report.episodes) < SLOW:  # else 15 s to return may be too short
         assert missing <= {"client-00", "client-01"}, "only killed devices may miss a round"
