@@ -111,8 +111,10 @@ class GridView(Grid):
 _FIRST_PAUSE = 0.05  # s, the shortest pause between two looks for replies
 _PAUSE_SHARE = 0.05  # the pause between two looks, as a share of the time waited so far
 _LONGEST_LOOK = 1.0  # s; what a look takes beyond this prolongs the wait, since the SuperLink is slow
-_RETURN = 15.0  # s; after a SuperLink that did not answer, clients are waited for so much longer,
-_RETURN_SHARE = 3  # but at most this many times the seconds without an answer
+# The time that clients get to return to a SuperLink that did not answer: at most `_RETURN` s, and at most
+# `_RETURN_SHARE` times as long as it did not answer.
+_RETURN = 15.0
+_RETURN_SHARE = 3
 _LOST_IN_A_ROW = 3  # how many times in a row sending, or looking for replies, may fail
 _LATE_SHARE = 0.05  # the largest share of the time that looks for late replies take
 _OFFLINE_EVERY = 1.0  # s between two looks for nodes that have gone offline
@@ -252,8 +254,8 @@ class ExchangeGrid(GridView):
 
         The wait for a client goes on while its reply is arriving (`received_bytes`), and the exchange does
         not end before ``timeout`` while it lacks the quorum of ``wait``. If the SuperLink did not answer for
-        some seconds, for example since it was restarted, its clients have lost it, too: the wait is longer by
-        these seconds, and by up to 15 s in which clients return.
+        some seconds, for example because it was restarted, its clients have lost it, too. Then the wait is
+        longer by these seconds and by the time that clients get to return, at most 15 s.
 
         If sending fails, for example because the SuperLink is too busy, the result is empty. The fourth
         failure in a row raises its error.
