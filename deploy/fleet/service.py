@@ -129,9 +129,13 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         takes_objects = wire.WHOLE in map(tuple, context.invocation_metadata())
 
         def note(response: Any) -> Any:
-            self._duties.delivered.note(node, response)
-            self._replies.note_delivery(response, node)
-            return self._with_objects(response) if takes_objects and response.messages_list else response
+            try:
+                self._duties.delivered.note(node, response)
+                self._replies.note_delivery(response, node)
+                return self._with_objects(response) if takes_objects and response.messages_list else response
+            except BaseException:  # such as a restart of the database
+                self._duties.unconfirmed.not_sent(node)
+                raise
 
         return after(answer, note)
 

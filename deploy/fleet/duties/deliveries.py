@@ -97,6 +97,12 @@ class Unconfirmed:
             with self._lock:
                 self._of_node[node] = _Delivery(response, 1)
 
+    def not_sent(self, node: int) -> None:
+        """Note that the answer with a node's last message could not be made, so this was no delivery."""
+        with self._lock:
+            if before := self._of_node.get(node):
+                self._of_node[node] = before._replace(attempts=before.attempts - 1)
+
     def forget(self, node: int) -> None:
         """Note that a node has confirmed its last message."""
         with self._lock:

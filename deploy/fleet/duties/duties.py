@@ -16,9 +16,8 @@ class Duties:
     the state which rounds are past. `unconfirmed`: delivers a message again. The state keeps such a message
     when its node restarts. `presence`: holds heartbeats and notices nodes that leave. The state asks it when
     a node returns. `delivered`: knows which objects each node may fetch. `spread`: knows the other front
-    ends, and which nodes are to move to one.
-    a node returns. `delivered`: knows which objects each node may fetch. `unread`: keeps the replies that a
-    ServerApp may not have received.
+    ends, and which nodes are to move to one. `unread`: keeps the replies that a ServerApp may not have
+    received.
     """
 
     def __init__(self) -> None:

@@ -7,11 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 from flwr.app import MetricRecord
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
 from flwr.superlink.federation import NoOpFederationManager
 
 from deploy.fleet import protocol
 from deploy.fleet.duties import deliveries
 from deploy.fleet.duties.duties import Duties
+from deploy.fleet.service import FleetService
 from deploy.fleet.state import CohortLinkState
 from deploy.fleet.storage.messages import FewStatements
 from deploy.fleet.storage.objects import CohortObjectStore
@@ -69,6 +72,34 @@ def test_a_message_that_cannot_be_received_is_given_up(servicer):
     servicer.send(NODE, "next")
     received = [servicer.asked_by(NODE) for _ in range(deliveries.ATTEMPTS + 1)]
     assert received == [["broken"]] * deliveries.ATTEMPTS + [["next"]]
+
+
+def test_an_answer_that_fails_in_the_server_is_no_delivery(unconfirmed):
+    """As when the database restarts: a node asks more often than a message is delivered."""
+    duties = Duties()
+    duties.unconfirmed = unconfirmed
+    down, failures = [True] * (2 * deliveries.ATTEMPTS), []
+
+    def note_delivery(response, node):
+        if down:
+            failures.append(down.pop())
+            raise OSError("the database is down")
+
+    metadata = Metadata(message_id="first", created_at=time.time(), ttl=100.0)
+    response = PullMessagesResponse(
+        messages_list=[Message(metadata=metadata)], message_object_trees=[ObjectTree(object_id="first")]
+    )
+    unconfirmed.note(NODE, response)
+    replies = SimpleNamespace(note_delivery=note_delivery)
+    service = FleetService(None, duties, replies, None, None)
+    context = SimpleNamespace(invocation_metadata=lambda: ())
+    while down:
+        with pytest.raises(OSError, match="down"):
+            service.pull_messages(None, NODE, context)
+    assert len(failures) > deliveries.ATTEMPTS
+    for _ in range(deliveries.ATTEMPTS - 1):  # the connection breaks; `note` above was the first delivery
+        assert service.pull_messages(None, NODE, context) is response
+    assert unconfirmed.again(NODE) is None
 
 
 def test_a_message_that_has_expired_is_not_delivered_again(servicer):
