@@ -58,6 +58,7 @@ SIGNED = 60.0  # s for which a device uses the same signature
 INTERVAL = 30.0  # s, the interval of heartbeats that a SuperNode states
 AGAIN = 1.0  # s between two attempts to send a request
 PATIENCE = 120.0  # s of failures, after which a request is given up
+HELD = 15.0  # s after which a request that has not failed had reached a server, which held it
 LARGEST = -1  # gRPC: no limit of the size of an answer
 KEPT = 2  # decoded models in the cache
 EXAMPLES = 100  # samples that each device claims to hold
@@ -256,13 +257,16 @@ class Device:
         self, method: Any, request: Any, timeout: float | None = None, extra: tuple[tuple[str, str], ...] = ()
     ) -> Any:
         """Send a request until it succeeds or fails for `PATIENCE` s; UNAUTHENTICATED is raised at once."""
-        until = math.inf  # a request may be held for minutes before it fails
+        until = math.inf
         while True:
             self._load.counts["requests"] += 1
+            began = time.monotonic()
             try:
                 return await method(request, timeout=timeout, metadata=self._signature() + extra)
             except grpc.aio.AioRpcError as error:
                 self._load.counts[f"failed {error.code().name}"] += 1
+                if time.monotonic() - began > HELD:
+                    until = math.inf
                 until = min(until, time.monotonic() + PATIENCE)
                 if time.monotonic() > until or error.code() == grpc.StatusCode.UNAUTHENTICATED:
                     raise

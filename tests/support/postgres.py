@@ -24,12 +24,18 @@ PASSWORD = "correct horse"
 class Postgres(postgres.Postgres):
     """A server for databases that one test each uses."""
 
-    def __init__(self):
+    def __init__(self, settings=(), **options):
         if postgres.programs() is None:
             pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
         self._count = 0
-        super().__init__(SETTINGS, rules="local all guarded scram-sha-256\n")
+        super().__init__({**SETTINGS, **dict(settings)}, rules="local all guarded scram-sha-256\n", **options)
         self.execute(f"CREATE ROLE guarded LOGIN PASSWORD '{PASSWORD}'")
+
+    @property
+    def environment(self):
+        """The variables with which PostgreSQL's programs find this server, as its administrator."""
+        path = f"{self._programs}:{os.environ['PATH']}"
+        return {"PATH": path, "PGHOST": str(self.folder), "PGPORT": str(self._port), "PGUSER": "cohort"}
 
     def database(self, *, empty=False):
         """Return the address of a new database with the tables of this version, or of an empty one."""
