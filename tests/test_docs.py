@@ -22,6 +22,7 @@ import strategies
 from benchmarks.results.files import Recorded, read
 from deploy import cli
 
+from .support.devices import Running
 from .support.guides import ROOT, blocks
 
 PAGES = sorted(
@@ -146,6 +147,17 @@ def test_there_are_commands():
     assert len(_commands()) >= 20
 
 
+def _succeeds(command, folder):
+    """Run a command in a folder. Return what it prints."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    return done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.parametrize("command", _commands())
@@ -158,18 +170,35 @@ def test_a_command_trains(command, tmp_path):
         command = command.replace("/data", str(tmp_path))
     command = re.sub(r"--rounds \d+|--out \S+", "", command) + " --rounds 2 --out here"
     command = re.sub(r"--seeds \S+", "--seed 1", command)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    _succeeds(command, tmp_path)
     histories = list((tmp_path / "here").rglob("history.jsonl"))
     default = len(cli.SELECTORS) if "cohort up" in command else 1
     assert len(histories) == (command.count("--selector ") or default)
     for history in histories:
         last = json.loads(history.read_text().splitlines()[-1])
         assert (last["type"], last["rounds"]) == ("end", 2)
+
+
+@pytest.mark.slow
+def test_a_run_is_studied_as_the_guides_say(tmp_path):
+    """Its commands, with RUN for its folder; and those that need no run."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    train, advise = (line.removeprefix("$ ") for line in blocks("advice.md")[0] if line.startswith("$ "))
+    _succeeds(train, tmp_path)
+    assert "The log cannot tell: in its 60 rounds, " in " ".join(_succeeds(advise, tmp_path).split())
+    lines = [line for page in (ROOT / "docs").glob("*.md") for block in blocks(page.name) for line in block]
+    studies = {line for line in lines if re.match(r"cohort (advise|plot|selectors|sweep examples)\b", line)}
+    assert len(studies) >= 5
+    for line in sorted(studies):
+        assert _succeeds(line.replace("RUN", "runs/tried/uniform"), tmp_path), line
+    page = [line for line in lines if line.startswith("cohort page RUN")]
+    assert len(page) == 1
+    words = page[0].replace("RUN", str(tmp_path / "runs/tried")).split()[1:]
+    running = Running(tmp_path / "page.log", *words)
+    try:
+        running.wait_for("http://")
+    finally:
+        running.end()
 
 
 # Programs in blocks at which no test here looks: those of others; Flower's, which

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from contextlib import suppress
 
+import numpy as np
 import pytest
 
 from deploy.hosting.listing import RUN_ID
@@ -30,11 +31,12 @@ PLACEHOLDER = "postgresql://cohort@db.example.org/cohort?..."
 class Operator:
     """Runs lines of the guides in a folder, with other words in the place of some.
 
-    `cohort server up` and `run` go on beside the lines that follow. A new server gets free ports.
+    What goes on beside the lines that follow: servers, runs, devices. A new server gets free ports.
+    `server`: its folder, if the lines do not name it.
     """
 
-    def __init__(self, folder, started, words, environment=()):
-        self._folder, self._started, self._words = folder, started, words
+    def __init__(self, folder, started, words, environment=(), server=None):
+        self._folder, self._started, self._words, self._server = folder, started, words, server
         environment = {"PATH": os.environ["PATH"], **dict(environment)}
         self._environment = {**environment, "PATH": f"{COHORT.parent}:{environment['PATH']}"}
         self._count = 0
@@ -46,7 +48,9 @@ class Operator:
     def _run(self, line, given):
         for word, other in self._words.items():
             line = line.replace(word, str(other))
-        if not re.match(r"cohort server (up|run)\b", line):
+        if line.startswith("cohort server ") and "--dir " not in line:
+            line += f" --dir {self._server}"
+        if not re.match(r"cohort (server (up|run)|client join)\b", line):
             environment = {**os.environ, **self._environment}
             options = {"cwd": self._folder, "env": environment, "capture_output": True, "text": True}
             done = subprocess.run(
@@ -64,10 +68,12 @@ class Operator:
             line += f" --listen 127.0.0.1 --port {port} --control-port {control}"
         self._count += 1
         log = self._folder / f"line-{self._count}.log"
-        running = Running(log, "-c", f"exec {line}", program=("bash",), environment=self._environment)
+        running = Running(
+            log, "-c", f"cd {self._folder}; exec {line}", program=("bash",), environment=self._environment
+        )
         self._started.append(running)
-        if "server up" in line:
-            running.wait_for("up at localhost:", LATE)
+        if "server run" not in line:
+            running.wait_for("up at localhost:" if "server up" in line else "online as ", LATE)
         return running
 
 
@@ -159,8 +165,7 @@ def test_a_server_comes_back_from_a_backup_and_moves_to_postgresql(tmp_path, pos
     assert "is running already" in refused.said
     database = postgres.database(empty=True)
     (move,) = blocks("scale.md", "From SQLite to PostgreSQL")
-    move = [f"{line} --dir {folder}" for line in move]
-    operator = Operator(tmp_path, started, {PLACEHOLDER: database})
+    operator = Operator(tmp_path, started, {PLACEHOLDER: database}, server=folder)
     operator.runs(move[:1])
     done = len(run.rounds()) - 1
     up.end()
@@ -253,6 +258,40 @@ def test_two_front_ends_and_a_run_in_flight_come_back_from_a_dump_and_a_backup(t
         cohort("server", "stop", "last", folder=first)
         judge(run, saved + 2)
         assert any('"resume"' in line for line in next(runs.glob("*/history.jsonl")).read_text().splitlines())
+
+
+def test_the_commands_of_the_other_guides_at_one_server(tmp_path, started):
+    """Runs with two rounds, of three devices; the first device has the options of the guides."""
+    folder, (port,) = tmp_path / "server", free_ports(1)
+    words = {"fl.example.org": "localhost", "9464": port}
+    operator = Operator(tmp_path, started, words, server=folder)
+    rng = np.random.default_rng(1)
+    np.savez(tmp_path / "samples.npz", inputs=rng.random((100, 64)), labels=rng.integers(0, 10, 100))
+
+    def trains(line):
+        for name, value in {"num-clients": 3, "clients-per-round": 3, "num-rounds": 2}.items():
+            line += "" if f"{name}=" in line else f" --set {name}={value}"
+        (run,) = operator.runs([line])
+        assert run.process.wait(LATE) == 0, run.said
+
+    up, invite, join_first, run = (re.sub(r"^\w+\$ ", "", line) for line in blocks("devices.md")[1])
+    server, *_ = operator.runs([up])
+    devices = {}
+    for name in ("pi-1", "pi-2", "pi-3"):
+        here = [line.replace("pi-1", name) for line in (invite, f"{join_first} --dir {tmp_path}/pi-1")]
+        _, devices[name] = operator.runs(here)
+    trains(run)
+    devices["pi-1"].end()
+    (again,) = blocks("privacy.md")[0]
+    operator.runs([f"{again} --dir {tmp_path}/pi-1"])
+    pages = [line for name in ("security.md", "trouble.md") for block in blocks(name) for line in block]
+    runs = [line for line in pages if line.startswith("cohort server run")]
+    assert len(runs) == 3
+    for line in runs:
+        trains(line)
+    server.end()
+    *_, metrics = operator.runs(blocks("metrics.md")[0])
+    assert "cohort_superlink_up 1" in metrics
 
 
 def test_the_blocks_of_these_guides_are_these():
