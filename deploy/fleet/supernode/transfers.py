@@ -20,7 +20,9 @@ from typing import Any
 from deploy.fleet.duties.joined_objects import MOST, SEPARATOR, joined, parts, split
 
 THREADS = 4  # the most requests of a transfer at a time; fewer if the machine has fewer cores
-NO_PARTS = 30.0  # s without a new object, after which an incomplete message is given up
+# s without a new object, after which an incomplete message is given up. A ServerApp goes on sending it when
+# its SuperLink is back; if the run has ended, the SuperLink says so at once.
+NO_PARTS = 120.0
 FIRST_RETRY, LONGEST_RETRY = 0.02, 0.5  # s, the first and the longest pause before an object is asked again
 PAUSE = 10.0  # s between two lines of the log about a slow transfer
 
