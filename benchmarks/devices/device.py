@@ -185,8 +185,12 @@ class Device:
         missing = [name for name in names if name not in contents]
         while missing:
             names = missing[:MOST]
-            content = await self._fetch(calls, run, SEPARATOR.join(names))
-            found = split(content) if len(names) > 1 else [content]
+            request = PullObjectRequest(node=self._node, run_id=run, object_id=SEPARATOR.join(names))
+            response = await self._ask(calls["PullObject"], request)
+            if len(names) > 1 and response.object_available:
+                found = split(response.object_content)
+            else:  # the answer to a joined request does not tell an unknown object
+                found = [await self._fetch(calls, run, names[0])]
             contents.update(zip(names, found, strict=False))
             missing = missing[len(found) :]
         confirm = ConfirmMessageReceivedRequest(

@@ -29,6 +29,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.recorddict_pb2 import RecordDict
 from flwr.proto.run_pb2 import Run
 from flwr.server.superlink.linkstate import SqlLinkState
+from flwr.supercore.object_store import NoObjectInStoreError
 from sqlalchemy.exc import IntegrityError
 
 from deploy.fleet import protocol
@@ -450,7 +451,8 @@ class FewStatements(Transactions, SqlLinkState):
         """Store the content of an object with three to five statements. Return whether it was stored.
 
         If the request names no push session, one that waits for the object is looked up. A push session that
-        has expired is ended, and its messages are deleted.
+        has expired is ended, and its messages are deleted. An object whose message has been deleted since
+        counts as stored: a ServerApp sends the other messages of the same session on.
         """
         moment = now()
         until = stored_time(moment + timedelta(seconds=LONGEST_PART))
@@ -464,7 +466,8 @@ class FewStatements(Transactions, SqlLinkState):
                 if left is None:
                     self.end_push(session_id, with_messages=True)
                     return False
-                self.objects.put(object_id, object_content)
+                with suppress(NoObjectInStoreError):
+                    self.objects.put(object_id, object_content)
                 if not left:
                     execute(_END_PUSH, (session_id,))
                 return True

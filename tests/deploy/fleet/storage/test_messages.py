@@ -321,6 +321,19 @@ def test_push_sessions_are_kept_as_in_flower(states):
     assert results[0] == results[1]
 
 
+def test_a_message_that_its_node_has_given_up_does_not_stop_the_push_of_the_others(states):
+    """In Flower it does: the ServerApp's whole round is lost."""
+    state = states[1]
+    session = state.start_session(RUN)
+    one, its_part, other, others_part = names = [f"{number:064x}" for number in range(1, 5)]
+    for root, part in ((one, its_part), (other, others_part)):
+        state.expect_objects(ObjectTree(object_id=root, children=[ObjectTree(object_id=part)]), session)
+    state.objects.delete(one)
+    assert all(state.store_object(RUN, session, name, b"content") for name in names)
+    assert [state.objects.get(name) for name in names] == [None, None, b"content", b"content"]
+    assert state.query("SELECT * FROM object_push_sessions") == []
+
+
 @pytest.mark.parametrize("states", ["sqlite"], indirect=True)
 def test_a_nodes_next_message_is_found_by_the_index(states):
     with states[1].session() as session:
