@@ -198,9 +198,11 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def confirm_message_received(self, request: Any, node: int, context: Any) -> Any:
         """Forget a message that has arrived at the node."""
         self._replies.check_confirmation(request, node)
-        self._duties.unconfirmed.forget(node)
-        self._check_run(request.run_id, node)
-        self._states.state().objects.delete(request.message_object_id)
+        try:
+            self._check_run(request.run_id, node)
+            self._states.state().objects.delete(request.message_object_id)
+        finally:
+            self._duties.unconfirmed.forget(node)  # not before: see `SharedState._take`
         return wire.METHODS["ConfirmMessageReceived"].response()
 
     def push_messages(self, request: Any, node: int, context: Any) -> Any:

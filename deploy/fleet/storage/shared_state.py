@@ -226,6 +226,8 @@ class SharedState(Shared, CohortLinkState):
         self.front_end.tell("moved", node_id)
         if (answer := self._unconfirmed(node_id)) is not None:
             self._duties.unconfirmed.note(node_id, answer)
+            if self._unconfirmed(node_id) is None:  # the node's confirmation came in between
+                self._duties.unconfirmed.forget(node_id)
         self._duties.held.wake(("node", node_id))
 
     def next_message(self, node_id: int) -> Any:

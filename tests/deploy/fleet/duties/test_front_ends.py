@@ -169,6 +169,25 @@ def test_a_message_whose_answer_was_lost_is_delivered_by_the_front_end_to_which_
     assert one.state.go_offline(node)
 
 
+def test_a_message_that_its_node_confirms_while_it_moves_is_not_delivered_again(fronts, monkeypatch):
+    one, two = fronts
+    run, node = one.run(), one.node("node")
+    one.connect(node)
+    one.send(run, node)
+    assert one.pull(node).messages_list
+    look = two.state._unconfirmed
+
+    def then_confirmed(node_id):
+        found = look(node_id)
+        two.state.objects.delete(PART.object_id)
+        two.duties.unconfirmed.forget(node_id)
+        return found
+
+    monkeypatch.setattr(two.state, "_unconfirmed", then_confirmed)
+    two.connect(node)
+    assert not two.pull(node).messages_list
+
+
 def test_a_message_is_not_delivered_over_the_connection_that_a_node_has_left(fronts):
     one, two = fronts  # which hear nothing: the news that the node has moved is on its way
     run, node = one.run(), one.node("node")
