@@ -187,8 +187,9 @@ class Device:
             names = missing[:MOST]
             request = PullObjectRequest(node=self._node, run_id=run, object_id=SEPARATOR.join(names))
             response = await self._ask(calls["PullObject"], request)
-            if len(names) > 1 and response.object_available:
-                found = split(response.object_content)
+            if response.object_available:
+                content = response.object_content
+                found = split(content) if len(names) > 1 else [content]
             else:  # the answer to a joined request does not tell an unknown object
                 found = [await self._fetch(calls, run, names[0])]
             contents.update(zip(names, found, strict=False))
