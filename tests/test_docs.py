@@ -162,7 +162,7 @@ def _succeeds(command, folder):
 @pytest.mark.network
 @pytest.mark.parametrize("command", _commands())
 def test_a_command_trains(command, tmp_path):
-    """Two rounds, and one seed."""
+    """Two rounds, one seed, and the selectors that the command names or else one."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     if "/data" in command:
@@ -170,10 +170,10 @@ def test_a_command_trains(command, tmp_path):
         command = command.replace("/data", str(tmp_path))
     command = re.sub(r"--rounds \d+|--out \S+", "", command) + " --rounds 2 --out here"
     command = re.sub(r"--seeds \S+", "--seed 1", command)
+    command += "" if "--selector " in command else " --selector md"
     _succeeds(command, tmp_path)
     histories = list((tmp_path / "here").rglob("history.jsonl"))
-    default = len(cli.SELECTORS) if "cohort up" in command else 1
-    assert len(histories) == (command.count("--selector ") or default)
+    assert len(histories) == command.count("--selector ")
     for history in histories:
         last = json.loads(history.read_text().splitlines()[-1])
         assert (last["type"], last["rounds"]) == ("end", 2)
