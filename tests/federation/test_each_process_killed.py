@@ -95,6 +95,6 @@ def test_each_process_is_killed_once_and_every_round_is_complete(tmp_path, monke
     assert report.verdict.skipped == 0
     if max(each["slowness"] for each in report.episodes) < SLOW:  # else 15 s to return may be too short
         missing = [(line["round"], *each.values()) for line in rounds for each in line["failures"]]
-        unharmed = [each for each in missing if each[1] not in ("client-00", "client-01")]
-        assert unharmed == [], "only killed devices may miss a round"
+        not_killed = [each for each in missing if each[1] not in ("client-00", "client-01")]
+        assert not_killed == [], "only killed devices may miss a round"
         assert all(line["responded"] == [True] * DEVICES for line in rounds[-3:]), missing

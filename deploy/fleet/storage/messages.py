@@ -451,8 +451,8 @@ class FewStatements(Transactions, SqlLinkState):
         """Store the content of an object with three to five statements. Return whether it was stored.
 
         If the request names no push session, one that waits for the object is looked up. A push session that
-        has expired is ended, and its messages are deleted. An object whose message has been deleted since
-        counts as stored: a ServerApp sends the other messages of the same session on.
+        has expired is ended, and its messages are deleted. An object whose message was deleted meanwhile
+        counts as stored, so that the ServerApp goes on sending the other messages of the session.
         """
         moment = now()
         until = stored_time(moment + timedelta(seconds=LONGEST_PART))
